@@ -1,0 +1,72 @@
+"""Build, show, test and measure; needs nothing but Python 3.11.
+
+    python3 build.py                            dist/qinglong-edge.pyz, checked against its budget
+    python3 build.py demo                       builds, then runs the main job for real and tells it
+    python3 build.py test [--with-emulation] [-- PYTEST ARGUMENTS]
+    python3 build.py bench [--json]             the measured table
+
+A thin door: the work is done by the modules under tests/tools.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+ROOT = os.path.dirname(os.path.abspath(__file__))
+
+
+def _arguments(given: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="build.py", description="Without a command: build.")
+    parser.add_argument("--python", default=sys.executable, help="whose byte code goes in")
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("demo", help="the main job, for real")
+    test = commands.add_parser("test", help="lint, types and tests; pytest's arguments after --")
+    test.add_argument("--with-emulation", action="store_true", help="install all, skip nothing")
+    bench = commands.add_parser("bench", help="the measured table")
+    bench.add_argument("--json", action="store_true", help="one JSON document")
+    if "--" not in given:
+        return parser.parse_args(given)
+    mark = given.index("--")
+    own = parser.parse_args(given[:mark])
+    if own.command != "test":
+        parser.error("only `test` passes arguments on")
+    own.pytest = given[mark + 1 :]
+    return own
+
+
+def _build(python: str) -> int:
+    from tests.tools import builder, gates
+
+    output = os.path.join(ROOT, builder.ARTIFACT)
+    try:
+        artifact = builder.build(ROOT, output, python=python)
+    except builder.BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    checked = gates.artifact_gates(artifact, gates.budget(ROOT))
+    print(gates.report(artifact, checked))
+    return 0 if all(gate.held for gate in checked) else 1
+
+
+def main(given: list[str]) -> int:
+    """The exit status: 0 done, 1 a check or a budget failed, 2 wrong usage."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - the sentence is for whoever runs an older one
+        print("Python 3.11 or newer is needed.", file=sys.stderr)
+        return 2
+    own = _arguments(given)
+    if own.command is None:
+        return _build(own.python)
+    if own.command == "test":
+        from tests.tools import testing
+
+        return testing.test(ROOT, emulation=own.with_emulation, pytest=getattr(own, "pytest", []))
+    options = ["--json"] if getattr(own, "json", False) else []
+    status: int = importlib.import_module(f"tests.tools.{own.command}").main(options)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,151 @@
+"""The daemon: start order, the loop, stop order.
+
+Owns the life of the resident process and its one line per event on stderr. A crash at any moment is
+a start like any other for the next one; a stop leaves running tasks running (`leave`) or cancels
+them within the profile's bound (`cancel`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from qinglong_edge.app import state
+from qinglong_edge.app.runtime import Parts, Runtime
+from qinglong_edge.app.server import Server
+from qinglong_edge.core.errors import EdgeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from qinglong_edge.app.state import Place
+    from qinglong_edge.core.run import Run
+    from qinglong_edge.execution.active import Active
+
+LEAVE, CANCEL = "leave", "cancel"
+_KILL_MARGIN_MS = 1_500
+
+
+class Daemon:
+    """One resident owner."""
+
+    def __init__(self, runtime: Runtime, *, on_stop: str) -> None:
+        self._runtime = runtime
+        self._on_stop = on_stop
+        self._stopping = False
+        self._done = False
+
+    def run(self) -> None:
+        """Start, serve until a signal, stop. Raises what the start raises; nothing is left open."""
+        runtime = self._runtime
+        server: Server | None = None
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                runtime.loop.on_signal(number, self._stop)
+            for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2):
+                signal.signal(number, signal.SIG_IGN)
+            runtime.store.database.grow_wal()
+            runtime.prepare_launching()
+            runtime.settled.append(self._run_settled)
+            runtime.coordinator.on_started = self._run_started
+            runtime.recover()
+            server = Server(runtime, runtime.where.socket, on_bug=_bug)
+            runtime.loop.on_wake = runtime.scheduler.woken
+            runtime.loop.watch_clock_steps()
+            runtime.sweep.start()
+            runtime.dispatcher.open()
+            runtime.scheduler.open()
+            _say("ready", profile=runtime.profile.name, tasks=runtime.store.tasks.count())
+            _announce()
+            while not self._done:
+                runtime.loop.run_once()
+        finally:
+            self._close(server)
+
+    def _stop(self) -> None:
+        """First signal: drain as configured. Second: at once."""
+        if self._stopping:
+            self._done = True
+            return
+        self._stopping = True
+        runtime = self._runtime
+        runtime.scheduler.close()
+        runtime.dispatcher.close()
+        if self._on_stop == LEAVE:
+            self._done = True
+            return
+        bound_ms = runtime.profile.stop_bound_ms
+        runtime.loop.call_later(bound_ms, self._finish)
+        grace_ms = max(0, bound_ms - _KILL_MARGIN_MS)
+        runtime.control.stop_all(reason="shutdown", grace_ms=grace_ms, done=self._finish)
+
+    def _finish(self) -> None:
+        self._done = True
+
+    def _close(self, server: Server | None) -> None:
+        runtime = self._runtime
+        runtime.loop.on_wake = None
+        runtime.scheduler.close()
+        runtime.dispatcher.close()
+        runtime.sweep.stop()
+        try:
+            runtime.coordinator.flush()
+        except EdgeError as error:
+            _say("flush_failed", code=error.code)
+        runtime.coordinator.close()
+        if server is not None:
+            server.close()
+        runtime.close()
+        _say("stopped")
+
+    def _run_started(self, active: Active) -> None:
+        _say("started", run=active.run.number, task=self._name(active.run))
+
+    def _run_settled(self, run: Run) -> None:
+        _say("ended", run=run.number, task=self._name(run), status=run.status)
+
+    def _name(self, run: Run) -> str:
+        task = self._runtime.store.tasks.get(run.task_number)
+        return "?" if task is None else task.name
+
+
+def _say(event: str, **facts: object) -> None:
+    """One line on stderr: local time with offset, the event, its facts."""
+    moment = time.time()
+    offset = time.strftime("%z", time.localtime(moment))
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment)) + offset
+    told = " ".join(f"{name}={value}" for name, value in facts.items())
+    try:
+        os.write(2, f"{stamp} {event} {told}".rstrip().encode("utf-8", "replace") + b"\n")
+    except OSError:
+        return
+
+
+def _announce() -> None:
+    """`ready` on stdout, for whoever waits for it; a closed stdout is fine."""
+    try:
+        os.write(1, b"ready\n")
+    except OSError:
+        return
+
+
+def _bug(error: BaseException) -> None:
+    """Name an unexpected exception by kind and place; its text may hold anything."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "?"
+    if trace is not None:
+        where = f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+    _say("bug", kind=type(error).__name__, at=where)
+
+
+def serve(where: Place, *, on_stop: str, parts: Parts | None = None) -> bool:
+    """Be the daemon of a state; False if the runtime is disabled there (nothing was opened)."""
+    parts = Parts() if parts is None else parts
+    config = state.read_config(where, parts.files)
+    if not config.enabled:
+        return False
+    runtime = Runtime(where, config, parts, daemon=True)
+    Daemon(runtime, on_stop=on_stop).run()
+    return True

@@ -1,0 +1,51 @@
+"""The table of methods: everything any front end can do.
+
+Owns the names. There is no second way to the state.
+"""
+
+from __future__ import annotations
+
+from qinglong_edge.app import runs, system, tasks
+from qinglong_edge.app.params import Params
+from qinglong_edge.core.errors import Refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from qinglong_edge.app.rpc import Peer
+    from qinglong_edge.app.runtime import Runtime
+
+    Method = Callable[[Runtime, Params, Peer], object]
+
+METHODS: Mapping[str, Method] = {
+    "task.add": tasks.add,
+    "task.set": tasks.change,
+    "task.rename": tasks.rename,
+    "task.list": tasks.listing,
+    "task.show": tasks.show,
+    "task.enable": tasks.enable,
+    "task.disable": tasks.disable,
+    "task.remove": tasks.remove,
+    "run.start": runs.start,
+    "run.wait": runs.wait,
+    "run.stop": runs.stop,
+    "run.settle": runs.settle,
+    "run.show": runs.show,
+    "runs.list": runs.listing,
+    "log.read": runs.read_log,
+    "status": system.status,
+    "scheduler.pause": system.pause,
+    "scheduler.resume": system.resume,
+    "clock.trust": system.trust_clock,
+    "cron.next": system.cron_next,
+    "import.crontab": system.import_crontab,
+}
+
+
+def call(runtime: Runtime, name: str, params: Mapping[str, object], peer: Peer) -> object:
+    """Do one method; its result, or a `Pending` that will have it."""
+    method = METHODS.get(name)
+    if method is None:
+        raise Refused("method_unknown", "There is no such method.")
+    return method(runtime, Params(params), peer)

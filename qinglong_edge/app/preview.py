@@ -1,0 +1,57 @@
+"""When a cron expression is due: the parser's own answer, without any state.
+
+Owns the one computation behind `cron next` and the method of the same name.
+"""
+
+from __future__ import annotations
+
+import time
+
+from qinglong_edge.core import cron
+from qinglong_edge.core import zone as zones
+from qinglong_edge.core.errors import Invalid
+from qinglong_edge.core.limits import CRON_NEXT_COUNT_MAX
+from qinglong_edge.system import zonefile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from qinglong_edge.core.zone import Zone
+
+
+class Zones:
+    """Zones by their stored text; each is opened once."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Zone] = {}
+
+    def open(self, text: str) -> Zone:
+        """A zone; `Invalid` if it is neither known nor a POSIX rule."""
+        if text not in self._open:
+            key = zones.zone_key(text)
+            tzif = None if key is None else zonefile.read_tzif(key)
+            self._open[text] = zones.open_zone(text, tzif)
+        return self._open[text]
+
+
+def cron_next(text: str, *, zone: str, after_ms: int | None, count: int) -> dict[str, Any]:
+    """The next `count` moments after a moment (now, if None) in a zone."""
+    if not 1 <= count <= CRON_NEXT_COUNT_MAX:
+        raise Invalid("count_invalid", "A count is 1 to 1000.", maximum=CRON_NEXT_COUNT_MAX)
+    parsed, opened = cron.parse(text), Zones().open(zone)
+    moment_ms = time.time_ns() // 1_000_000 if after_ms is None else after_ms
+    found = []
+    for _ in range(count):
+        moment_ms = parsed.next_after(moment_ms, opened)
+        found.append(moment_ms)
+    return {"expression": parsed.text, "zone": opened.text, "next_at_ms": found}
+
+
+def local_text(ms: int, answer: dict[str, Any]) -> str:
+    """A moment as its zone's local time with offset."""
+    offset_s = Zones().open(answer["zone"]).offset_ms_at(ms) // 1000
+    local = time.gmtime(ms // 1000 + offset_s)
+    sign = "-" if offset_s < 0 else "+"
+    hours, minutes = divmod(abs(offset_s) // 60, 60)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', local)}{sign}{hours:02d}{minutes:02d}"

@@ -1,0 +1,47 @@
+"""The program itself as a file: what it carries beside its code, and how it stays readable.
+
+Owns no state. In a zipapp every path of ours begins with ``/proc/self/fd/N``, the descriptor that
+the first lines of the program opened (see ``qinglong_edge.__main__``). A process that forks and
+goes on importing keeps N open until its last import; after a crash there is nothing to repair.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from qinglong_edge.core.record import Record
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_HELD = "/proc/self/fd/"
+
+
+class Build(Record):
+    """What a zipapp knows of its making."""
+
+    digest: str  # SHA-256 over the names and bytes of everything in it but the byte code
+    python: str  # the minor version whose byte code it carries, such as "3.11"
+
+
+def descriptor() -> int | None:
+    """The descriptor that imports go through, or None in a checkout or without /proc."""
+    if not _PACKAGE.startswith(_HELD):
+        return None
+    number = _PACKAGE[len(_HELD) :].partition("/")[0]
+    return int(number) if number.isdigit() else None
+
+
+def resource(name: str) -> bytes:
+    """A data file of the package by its name relative to it; OSError where it does not exist."""
+    read = getattr(__spec__.loader, "get_data")  # noqa: B009 - loaders differ; this one method is common
+    data: bytes = read(os.path.join(_PACKAGE, name))
+    return data
+
+
+def build() -> Build | None:
+    """The making of this zipapp; None in a checkout."""
+    try:
+        made = json.loads(resource("build.json"))
+    except OSError:
+        return None
+    return Build(digest=made["digest"], python=made["python"])

@@ -1,0 +1,251 @@
+"""The composition root: everything is built here and nowhere else.
+
+Owns which real thing stands behind which port, and the order in which an owner comes to life and
+goes (ADR-0069 section 5):
+
+    start   storage -> assembly -> receipt-first recovery -> one cleanup page
+            -> domain recovery (line, cursors) -> lifecycles -> admission
+    stop    admission drain -> cleanup lifecycle -> the others -> storage
+
+A one-shot owner (a command while no daemon runs) is assembled the same way; it neither recovers nor
+schedules.
+"""
+
+from __future__ import annotations
+
+import os
+
+from qinglong_edge.app import profiles, program, state
+from qinglong_edge.app.preview import Zones
+from qinglong_edge.artifact.logs import LogStore
+from qinglong_edge.core.errors import EdgeError
+from qinglong_edge.core.ids import IdSource
+from qinglong_edge.execution.control import Control
+from qinglong_edge.execution.coordinator import Coordinator
+from qinglong_edge.execution.dispatch import Dispatcher
+from qinglong_edge.execution.recovery import Recovery
+from qinglong_edge.execution.scheduler import Scheduler
+from qinglong_edge.execution.sweep import Sweep
+from qinglong_edge.execution.trust import SETTING as CLOCK_SETTING
+from qinglong_edge.execution.trust import ClockTrust
+from qinglong_edge.process import wrapper
+from qinglong_edge.process.cleanup import CleanupScanner
+from qinglong_edge.process.controller import Controller
+from qinglong_edge.process.identity import Inspector
+from qinglong_edge.process.launcher import TOOLS_PATH, Launcher, Tools
+from qinglong_edge.process.receipts import ReceiptStore
+from qinglong_edge.storage.store import Store
+from qinglong_edge.system.child import Spawner
+from qinglong_edge.system.clock import Clock
+from qinglong_edge.system.files import Files
+from qinglong_edge.system.loop import Loop
+from qinglong_edge.system.process import Processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qinglong_edge.app.state import Config, Place
+    from qinglong_edge.core.profile import Profile
+    from qinglong_edge.core.run import Run
+
+PAUSED_SETTING = "paused"
+
+
+class Parts:
+    """The effects of the machine; tests hand in counting or failing ones."""
+
+    def __init__(self) -> None:
+        self.files = Files()
+        self.processes = Processes()
+        self.spawner = Spawner()
+        self.clock = Clock()
+        self.random: Callable[[int], bytes] = os.urandom
+        self.open_store: Callable[..., Store] = Store
+        self.tools_path = TOOLS_PATH
+        self.shell = "/bin/sh"
+
+
+class Runtime:
+    """One owner's assembled state."""
+
+    def __init__(self, where: Place, config: Config, parts: Parts, *, daemon: bool) -> None:
+        self.where = where
+        self.config = config
+        self.parts = parts
+        self.daemon = daemon
+        self.profile: Profile = profiles.load(config.profile)
+        self.loop = Loop(parts.clock)
+        self.zones = Zones()
+        self.settled: list[Callable[[Run], None]] = []
+        self.started_boot_ms = parts.clock.boot_ms()
+        self.boot_id = parts.processes.boot_id() or "unknown"
+        self.lock_fd = state.lock(where, parts.files)
+        try:
+            self.store = parts.open_store(
+                where.state, layout=state.layout(self.profile), at_ms=parts.clock.wall_ms()
+            )
+        except BaseException:
+            os.close(self.lock_fd)
+            raise
+        try:
+            self._assemble()
+        except BaseException:
+            self.close()
+            raise
+
+    def _assemble(self) -> None:
+        parts, profile, store = self.parts, self.profile, self.store
+        self.ids = IdSource(parts.clock.wall_ms, parts.random)
+        newest = store.runs.newest_id()
+        if newest is not None:
+            self.ids.resume_after(newest)
+        self.trust = ClockTrust(
+            parts.clock,
+            stored_high_ms=int(store.setting(CLOCK_SETTING) or 0),
+            stamps=self.where.stamps,
+        )
+        self.receipts = ReceiptStore(self.where.receipts, parts.files)
+        logs_root = self.config.logs or os.path.join(self.where.state, "logs")
+        self.logs = LogStore(logs_root, parts.files, reserve_bytes=profile.reserve_bytes)
+        self.inspector = Inspector(parts.processes)
+        self.coordinator = Coordinator(
+            store=store,
+            launcher=self._launcher(),
+            logs=self.logs,
+            receipt_store=self.receipts,
+            inspector=self.inspector,
+            pids=parts.processes,
+            loop=self.loop,
+            clock=parts.clock,
+            random=parts.random,
+            quarantine_ms=profile.receipt_retention_ms,
+        )
+        self.coordinator.extra_settings = self.trust.to_save
+        self.dispatcher = Dispatcher(
+            store=store,
+            coordinator=self.coordinator,
+            loop=self.loop,
+            clock=parts.clock,
+            id_source=self.ids,
+            places=profile.active_runs_max,
+            log_quota_bytes=profile.log_quota_bytes,
+        )
+        self.dispatcher.on_settled = self._run_settled
+        self._assemble_policies()
+
+    def _launcher(self) -> Launcher:
+        parts = self.parts
+        return Launcher(
+            parts.spawner,
+            parts.processes,
+            self.inspector,
+            self.receipts,
+            parts.clock,
+            wrapper_path=self.where.wrapper,
+            tools=Tools(path=parts.tools_path, sync=self._sync_tool, shell=parts.shell),
+            oom_score_adj=self.profile.oom_score_adj,
+            random=parts.random,
+            program_fd=program.descriptor(),
+        )
+
+    def _sync_tool(self) -> str:
+        """Probed at the first launch only: most commands launch nothing."""
+        return wrapper.probe_sync(self.parts.tools_path)
+
+    def _assemble_policies(self) -> None:
+        parts, profile, store = self.parts, self.profile, self.store
+        self.control = Control(
+            store=store,
+            coordinator=self.coordinator,
+            dispatcher=self.dispatcher,
+            controller=Controller(parts.processes, self.inspector, self.loop, parts.clock),
+            inspector=self.inspector,
+            clock=parts.clock,
+            grace_ms=profile.stop_grace_ms,
+        )
+        self.recovery = Recovery(
+            store=store,
+            coordinator=self.coordinator,
+            control=self.control,
+            inspector=self.inspector,
+        )
+        self.scheduler = Scheduler(
+            store=store,
+            dispatcher=self.dispatcher,
+            coordinator=self.coordinator,
+            trust=self.trust,
+            loop=self.loop,
+            clock=parts.clock,
+            open_zone=self.zones.open,
+            boot_id=self.boot_id,
+            grace_ms=profile.misfire_grace_ms,
+        )
+        self.scheduler.paused = store.setting(PAUSED_SETTING) == "true"
+        self.sweep = Sweep(
+            store=store,
+            coordinator=self.coordinator,
+            recovery=self.recovery,
+            scanner=CleanupScanner(
+                store.journal,
+                self.receipts,
+                self.coordinator.resolve,
+                page=profile.cleanup_page,
+                retention_ms=profile.receipt_retention_ms,
+            ),
+            logs=self.logs,
+            loop=self.loop,
+            clock=parts.clock,
+            trusted=lambda: self.trust.trusted,
+            interval_ms=profile.cleanup_interval_ms,
+            keep_runs=profile.history_runs_max,
+            keep_ms=profile.history_age_ms,
+            page=profile.sweep_page,
+        )
+
+    def _run_settled(self, run: Run) -> None:
+        for call in list(self.settled):
+            call(run)
+
+    def prepare_launching(self) -> None:
+        """What a launch needs in the runtime directory; asked for before the first one."""
+        state.prepare_runtime(self.where, self.parts.files)
+        wrapper.install(self.where.wrapper)
+
+    def recover(self) -> None:
+        """The start pass, before anything is admitted."""
+        self.recovery.recover()
+        self.sweep.run_once()
+        self.dispatcher.load()
+        self.scheduler.load()
+
+    def load(self) -> None:
+        """What a one-shot owner knows: who holds a place, who waits. Nothing is judged."""
+        self.recovery.load()
+        self.dispatcher.load()
+
+    def degraded(self) -> list[str]:
+        """Every reason why not all is well, as stable codes."""
+        reasons = set(self.dispatcher.degraded.values())
+        if self.sweep.failed is not None:
+            reasons.add(self.sweep.failed)
+        if self.trust.reason is not None:
+            reasons.add(self.trust.reason)
+        if self.scheduler.parked:
+            reasons.add("triggers_parked")
+        if state.is_volatile(self.where, self.parts.files):
+            reasons.add("state_volatile")
+        for active in self.coordinator.registry:
+            if active.hold is not None:
+                reasons.add(f"run_unproven:{active.run.number}:{active.hold}")
+        try:
+            self.logs.prove_capacity(self.profile.log_quota_bytes)
+        except (OSError, EdgeError) as error:
+            reasons.add(error.code if isinstance(error, EdgeError) else "storage_unavailable")
+        return sorted(reasons)
+
+    def close(self) -> None:
+        """Give everything back; running tasks are left running."""
+        self.store.close()
+        self.loop.close()
+        os.close(self.lock_fd)

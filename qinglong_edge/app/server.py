@@ -1,0 +1,133 @@
+"""The control server: clients in, answers out, nobody holds the loop.
+
+Owns the listening socket and who is connected. A peer of another user is refused by its kernel
+credentials. At most 256 requests wait for a later answer; the next one gets `busy`. Nothing of it
+survives a crash; the next owner binds anew.
+"""
+
+from __future__ import annotations
+
+import os
+
+from qinglong_edge.app import methods, rpc
+from qinglong_edge.core.errors import EdgeError, Invalid, Refused, Unavailable
+from qinglong_edge.core.limits import REQUEST_BYTES_MAX, REQUESTS_WAITING_MAX
+from qinglong_edge.system import sockets
+from qinglong_edge.system.sockets import Connection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qinglong_edge.app.runtime import Runtime
+
+_CONNECTIONS_MAX = 512
+_ROOT = 0
+
+
+class Server:
+    """Serves one runtime."""
+
+    def __init__(
+        self, runtime: Runtime, path: str, *, on_bug: Callable[[BaseException], None]
+    ) -> None:
+        self._runtime = runtime
+        self._path = path
+        self._on_bug = on_bug
+        self._waiting = 0
+        self._connections: set[Connection] = set()
+        try:
+            self._listener = sockets.bind(path)
+        except OSError as error:
+            raise Unavailable(
+                "socket_unavailable",
+                "The control socket cannot be made.",
+                errno=error.errno,
+            ) from None
+        runtime.loop.watch(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        try:
+            sock, _address = self._listener.accept()
+        except OSError:
+            return
+        try:
+            uid = sockets.peer_uid(sock)
+        except OSError:
+            sock.close()
+            return
+        connection = Connection(self._runtime.loop, sock, uid)
+        self._connections.add(connection)
+        connection.on_line = lambda line: self._serve(connection, line)
+        connection.on_oversize = lambda: self._refuse(connection, _too_large())
+        connection.on_close = lambda: self._connections.discard(connection)
+        if uid not in (_ROOT, os.geteuid()):
+            self._refuse(connection, Refused("peer_refused", "This user may not use the runtime."))
+        elif len(self._connections) > _CONNECTIONS_MAX:
+            self._refuse(connection, _busy())
+
+    def _refuse(self, connection: Connection, error: EdgeError) -> None:
+        connection.send(rpc.error_line(None, error), last=True)
+
+    def _serve(self, connection: Connection, line: bytes) -> None:
+        call_id: object = None
+        try:
+            request = rpc.read_call(line)
+            call_id = request.id
+            peer = rpc.Peer(connection.uid, "socket")
+            result = methods.call(self._runtime, request.method, request.params, peer)
+            if isinstance(result, rpc.Pending):
+                self._answer_later(connection, call_id, result)
+                return
+            connection.send(rpc.result_line(call_id, result))
+        except EdgeError as error:
+            connection.send(rpc.error_line(call_id, error))
+        except Exception as error:  # noqa: BLE001 - the outermost door: one bad request, not the daemon
+            self._on_bug(error)
+            connection.send(rpc.error_line(call_id, error))
+
+    def _answer_later(self, connection: Connection, call_id: object, pending: rpc.Pending) -> None:
+        if not pending.settled and self._waiting >= REQUESTS_WAITING_MAX:
+            pending.on_abandoned()
+            connection.send(rpc.error_line(call_id, _busy()))
+            return
+        self._waiting += 1
+        forget = connection.on_close
+
+        def closed() -> None:
+            pending.on_abandoned()
+            pending.settle(error=Refused("abandoned", "The client has gone."))
+            forget()
+
+        connection.on_close = closed
+
+        def settled(result: object, error: BaseException | None) -> None:
+            self._waiting -= 1
+            connection.on_close = forget
+            if error is not None:
+                connection.send(rpc.error_line(call_id, error))
+            else:
+                connection.send(rpc.result_line(call_id, result))
+
+        pending.listen(settled)
+
+    def close(self) -> None:
+        """Take the socket's name away and drop every client."""
+        self._runtime.loop.unwatch(self._listener.fileno())
+        self._listener.close()
+        for connection in list(self._connections):
+            connection.close()
+        try:
+            os.unlink(self._path)
+        except OSError:
+            return
+
+
+def _busy() -> Unavailable:
+    return Unavailable("busy", "Too many requests wait already; try again.")
+
+
+def _too_large() -> Invalid:
+    return Invalid(
+        "request_too_large", "A request is larger than 2 MiB.", maximum=REQUEST_BYTES_MAX
+    )

@@ -1,0 +1,203 @@
+"""Methods about the runtime itself: `status`, pause, clock, cron preview, import.
+
+Owns the answers to "how is it, and what will happen".
+"""
+
+from __future__ import annotations
+
+import binascii
+import os
+
+from qinglong_edge.app import preview
+from qinglong_edge.app.params import Params
+from qinglong_edge.app.runtime import PAUSED_SETTING
+from qinglong_edge.app.tasks import DEFAULT_PATH, add, default_zone, home
+from qinglong_edge.core.errors import EdgeError, Invalid
+from qinglong_edge.core.limits import IMPORT_BYTES_MAX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from qinglong_edge.app.rpc import Peer
+    from qinglong_edge.app.runtime import Runtime
+    from qinglong_edge.app.views import Document
+    from qinglong_edge.core.crontab import Imported
+
+
+def status(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`status`: owner, counts, what is next, clock, storage, what is not well."""
+    params.end()
+    clock, trust = runtime.parts.clock, runtime.trust
+    due = runtime.scheduler.next_due() if runtime.daemon else None
+    upcoming = None
+    if due is not None:
+        cursor = runtime.store.tasks.cursor(due[1])
+        task = None if cursor is None else runtime.store.tasks.get(cursor.task_number)
+        upcoming = {"at_ms": due[0], "task": None if task is None else task.name}
+    return {
+        "owner": "daemon" if runtime.daemon else "command",
+        "pid": os.getpid() if runtime.daemon else None,
+        "profile": runtime.profile.name,
+        "tasks": runtime.store.tasks.count(),
+        "active": [
+            {"run": active.run.id, "number": active.run.number, "hold": active.hold}
+            for active in runtime.coordinator.registry
+        ],
+        "waiting": runtime.dispatcher.waiting,
+        "paused": runtime.scheduler.paused,
+        "next": upcoming,
+        "clock": clock_document(runtime),
+        "storage": {
+            "mode": runtime.store.database.mode,
+            "filesystem": runtime.parts.files.filesystem(runtime.where.state),
+            "free_bytes": runtime.parts.files.space(runtime.where.state).bytes,
+        },
+        "rss_bytes": runtime.parts.processes.resident_bytes(),
+        "uptime_ms": clock.boot_ms() - runtime.started_boot_ms,
+        "counters": {"wakes": runtime.loop.wakes, "commits": runtime.store.database.commits},
+        "degraded": runtime.degraded(),
+        "clock_trusted": trust.trusted,
+    }
+
+
+def clock_document(runtime: Runtime) -> Document:
+    """The clock as the scheduler sees it."""
+    return {
+        "trusted": runtime.trust.trusted,
+        "reason": runtime.trust.reason,
+        "wall_ms": runtime.parts.clock.wall_ms(),
+    }
+
+
+def _pause(runtime: Runtime, params: Params, *, paused: bool) -> Document:
+    params.end()
+    if runtime.scheduler.paused != paused:
+        with runtime.store.database.write():
+            runtime.store.put_setting(PAUSED_SETTING, "true" if paused else "false")
+        runtime.scheduler.pause(paused=paused)
+    return {"paused": paused}
+
+
+def pause(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`scheduler.pause`: no trigger admits anything until `resume`; survives restarts."""
+    return _pause(runtime, params, paused=True)
+
+
+def resume(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`scheduler.resume`: what was due meanwhile is a misfire like any other."""
+    return _pause(runtime, params, paused=False)
+
+
+def trust_clock(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`clock.trust`: the operator's word that the wall clock is right."""
+    params.end()
+    change = runtime.trust.believe()
+    if change == "reset":
+        runtime.scheduler.recompute()
+    elif change != "steady" and runtime.daemon:
+        runtime.scheduler.load()
+    if runtime.daemon:
+        runtime.scheduler.look()
+    return {"clock": clock_document(runtime)}
+
+
+def cron_next(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`cron.next`: the parser's own answer."""
+    text, zone = params.text("expression"), params.maybe_text("zone")
+    after_ms, count = params.number("after_ms"), params.number("count")
+    params.end()
+    if zone is None:
+        zone = default_zone(runtime)
+    return preview.cron_next(
+        text, zone=zone, after_ms=after_ms, count=5 if count is None else count
+    )
+
+
+def import_crontab(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`import.crontab`: tasks from a crontab, line by line; a second import changes nothing."""
+    from qinglong_edge.core import crontab
+
+    try:
+        data = binascii.a2b_base64(params.text("data"))
+    except ValueError:
+        raise Invalid("param_invalid", "A parameter is not base64.", param="data") from None
+    if len(data) > IMPORT_BYTES_MAX:
+        raise Invalid("crontab_too_large", "The crontab is larger than 1 MiB.", bytes=len(data))
+    dialect = params.maybe_text("dialect") or "vixie"
+    user = params.maybe_text("user") or user_name(peer.uid)
+    zone = params.maybe_text("zone") or default_zone(runtime)
+    user_column, dry_run = params.flag("user_column") or False, params.flag("dry_run") or False
+    params.end()
+    plan = crontab.parse(
+        data,
+        dialect=dialect,
+        user_column=user_column,
+        user=user,
+        zone=runtime.zones.open(zone).text,
+    )
+    imported: list[Document] = []
+    refused = list(plan.refused)
+    for line in plan.tasks:
+        try:
+            imported.append(_import_line(runtime, line, peer, user, dialect, dry_run=dry_run))
+        except EdgeError as error:
+            refused.append({"line": line.line, "code": error.code, "message": error.message})
+    warnings = list(plan.warnings)
+    if imported:
+        warnings.append(
+            {
+                "line": 0,
+                "code": "still_in_crontab",
+                "message": "The cron daemon still runs these lines; remove them there.",
+            }
+        )
+    refused.sort(key=lambda each: int(str(each["line"])))
+    return {"imported": imported, "refused": refused, "warnings": warnings, "dry_run": dry_run}
+
+
+def _import_line(
+    runtime: Runtime, line: Imported, peer: Peer, user: str, dialect: str, *, dry_run: bool
+) -> Document:
+    """One line becomes one task, unless it is there already."""
+    from qinglong_edge.core.crontab import DEFAULT_PATHS
+
+    told: Document = {
+        "line": line.line,
+        "task": line.name,
+        "kind": "boot" if line.boot else "cron",
+        "expression": line.expression,
+        "zone": None if line.boot else line.zone,
+    }
+    if runtime.store.tasks.find(line.name) is not None:
+        return {**told, "outcome": "idempotent"}
+    environment = {
+        "HOME": home(),
+        "LOGNAME": user,
+        "USER": user,
+        "PATH": DEFAULT_PATHS.get(dialect, DEFAULT_PATH),
+        **dict(line.environment),
+    }
+    environment["SHELL"] = line.shell
+    wanted: dict[str, object] = {
+        "name": line.name,
+        "argv": [line.shell, "-c", line.command],
+        "environment": environment,
+        "cwd": environment["HOME"],
+        "zone": line.zone,
+    }
+    if line.boot:
+        wanted["boot"] = True
+    else:
+        wanted["cron"] = [line.expression]
+    if not dry_run:
+        add(runtime, Params(wanted), peer)
+    return {**told, "outcome": "inserted"}
+
+
+def user_name(uid: int) -> str:
+    """The name of a uid, or its digits."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,342 @@
+"""Methods that define tasks: `task.*`.
+
+Owns the way from a request to a revision. A change is validated whole before anything is written,
+and written in one transaction: recipe first, then the revision that cites it, then its triggers.
+"""
+
+from __future__ import annotations
+
+from qinglong_edge.app import views
+from qinglong_edge.core import cron, recipe
+from qinglong_edge.core.errors import Invalid, Refused
+from qinglong_edge.core.limits import TRIGGERS_PER_TASK_MAX
+from qinglong_edge.core.run import BOOT, CRON, EVERY
+from qinglong_edge.core.task import MISFIRES, SKIP, Definition, Trigger, check_name
+from qinglong_edge.core.trigger import format_duration, parse_every_ms
+from qinglong_edge.system import zonefile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from qinglong_edge.app.params import Params
+    from qinglong_edge.app.rpc import Peer
+    from qinglong_edge.app.runtime import Runtime
+    from qinglong_edge.app.views import Document
+    from qinglong_edge.core.recipe import Recipe
+    from qinglong_edge.core.task import Task
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SHELL = "/bin/sh"
+_FIELDS = (
+    "overlap",
+    "cwd",
+    "nice",
+    "timeout_ms",
+    "grace_ms",
+    "retry",
+    "backoff_ms",
+    "repeatable",
+    "log",
+)
+
+
+def home() -> str:
+    """The home directory of the user the runtime works for; the root where none is known."""
+    import os
+    import pwd
+
+    try:
+        found = pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return "/"
+    return found if found.startswith("/") else "/"
+
+
+def default_environment() -> dict[str, str]:
+    """What every new recipe begins with; written down, never added at launch."""
+    return {"PATH": DEFAULT_PATH, "HOME": home(), "LANG": "C.UTF-8", "SHELL": _SHELL}
+
+
+def require(runtime: Runtime, name: str) -> Task:
+    """The task of that name, or `Refused` (`task_unknown`)."""
+    task = runtime.store.tasks.find(name)
+    if task is None:
+        raise Refused("task_unknown", "There is no task of that name.")
+    return task
+
+
+class Edit:
+    """One definition being put together from a request, on top of an earlier one or of nothing."""
+
+    def __init__(self, params: Params, base: Definition | None) -> None:
+        self._fields: dict[str, Any] = (
+            {} if base is None else {name: getattr(base, name) for name in Definition._fields}
+        )
+        self._command(params)
+        for name in _FIELDS:
+            if params.has(name):
+                self._fields[name] = self._plain(params, name)
+        if params.flag("no_timeout"):
+            self._fields["timeout_ms"] = None
+        maximum = params.number("max_parallel")
+        if maximum is not None:
+            self._fields["parallel_max"] = maximum
+        endings = params.texts("retry_on")
+        if endings is not None:
+            self._fields["retry_on"] = endings
+        if base is None and "cwd" not in self._fields:
+            self._fields["cwd"] = home()
+
+    def _plain(self, params: Params, name: str) -> object:
+        if name in ("repeatable", "log"):
+            return params.flag(name)
+        if name in ("overlap", "cwd"):
+            return params.text(name)
+        return params.number(name, lowest=-20)
+
+    def _command(self, params: Params) -> None:
+        shell, argv = params.maybe_text("shell"), params.texts("argv")
+        if shell is not None and argv is not None:
+            raise Invalid("command_twice", "Give a shell text or an argument list, not both.")
+        if shell is not None:
+            if not shell.strip():
+                raise Invalid("command_empty", "A task needs a command.")
+            self._fields.update(argv=(_SHELL, "-c", shell), shell=True)
+        elif argv is not None:
+            self._fields.update(argv=argv, shell=False)
+
+    def definition(self) -> Definition:
+        """The checked definition."""
+        if "argv" not in self._fields:
+            raise Invalid("command_missing", "A task needs --shell TEXT or -- ARGV.")
+        return Definition(**self._fields)
+
+
+def triggers_of(runtime: Runtime, params: Params, base: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
+    """The triggers a request asks for; kinds it does not name stay as they are."""
+    zone = params.maybe_text("zone")
+    misfire = params.maybe_text("misfire")
+    if misfire is not None and misfire not in MISFIRES:
+        raise Invalid("choice_unknown", "A value is not one of skip, fire_once.", field="misfire")
+    crons, everies, boot = params.texts("cron"), params.texts("every"), params.flag("boot")
+    if zone is not None:
+        zone = runtime.zones.open(zone).text
+    kept = [
+        each.replace(
+            number=0,
+            zone=each.zone if zone is None or each.kind != CRON else zone,
+            misfire=each.misfire if misfire is None else misfire,
+        )
+        for each in base
+        if not (
+            (each.kind == CRON and crons is not None)
+            or (each.kind == EVERY and everies is not None)
+            or (each.kind == BOOT and boot is not None)
+        )
+    ]
+    policy = misfire or SKIP
+    for text in crons or ():
+        where = zone or _zone_of(base) or default_zone(runtime)
+        kept.append(
+            Trigger(kind=CRON, expression=cron.parse(text).text, zone=where, misfire=policy)
+        )
+    for text in everies or ():
+        period = format_duration(parse_every_ms(text))
+        kept.append(Trigger(kind=EVERY, expression=period, zone="", misfire=policy))
+    if boot:
+        kept.append(Trigger(kind=BOOT, expression="", zone="", misfire=policy))
+    found = tuple(dict.fromkeys(kept))
+    if len(found) > TRIGGERS_PER_TASK_MAX:
+        raise Invalid("triggers_too_many", "A task has more than 16 triggers.", triggers=len(found))
+    for each in found:
+        if each.kind == CRON:
+            moment = runtime.parts.clock.wall_ms()
+            cron.parse(each.expression).next_after(moment, runtime.zones.open(each.zone))
+    return found
+
+
+def _zone_of(base: tuple[Trigger, ...]) -> str | None:
+    zones = [each.zone for each in base if each.kind == CRON]
+    return zones[0] if zones else None
+
+
+def default_zone(runtime: Runtime) -> str:
+    """The machine's own zone, captured into the trigger and shown."""
+    return runtime.zones.open(zonefile.router_zone(environment_tz=None)).text
+
+
+def recipe_of(
+    given: Mapping[str, str], base: Recipe | None, *, unset: tuple[str, ...] = ()
+) -> Recipe:
+    """A recipe: the base's variables with the given ones on top."""
+    values: dict[str, str] = {}
+    kept = []
+    if base is None:
+        values.update(default_environment())
+    else:
+        for binding in base.bindings:
+            if binding.kind == "public":
+                values[binding.name] = binding.value or ""
+            elif binding.name not in given and binding.name not in unset:
+                kept.append(binding)
+    values.update(given)
+    for name in unset:
+        values.pop(name, None)
+    return recipe.from_bindings([*kept, *(recipe.public(*pair) for pair in values.items())])
+
+
+def add(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`task.add`: a new task, or with `replace` a new revision of an existing one."""
+    name = check_name(params.text("name"))
+    replace = params.flag("replace") or False
+    definition = Edit(params, None).definition()
+    triggers = triggers_of(runtime, params, ())
+    environment = recipe_of(params.mapping("environment"), None)
+    params.end()
+    existing = runtime.store.tasks.find(name)
+    if existing is not None and not replace:
+        raise Refused("task_exists", "There is a task of that name already.")
+    return _publish(runtime, existing, name, definition, triggers, environment)
+
+
+def _publish(
+    runtime: Runtime,
+    existing: Task | None,
+    name: str,
+    definition: Definition,
+    triggers: tuple[Trigger, ...],
+    environment: Recipe,
+) -> Document:
+    tasks, now_ms = runtime.store.tasks, runtime.parts.clock.wall_ms()
+    with runtime.store.database.write():
+        task = tasks.insert(name, now_ms) if existing is None else existing
+        task = tasks.append(
+            task, definition, triggers, environment, at_ms=now_ms, boot_id=runtime.boot_id
+        )
+    _refresh(runtime, task)
+    return revision_document(runtime, task)
+
+
+def _refresh(runtime: Runtime, task: Task) -> None:
+    if runtime.daemon:
+        runtime.scheduler.refresh(task.number)
+
+
+def revision_document(runtime: Runtime, task: Task) -> Document:
+    """What `task add` and `task set` answer."""
+    revision = runtime.store.tasks.revision(task.number, task.revision)
+    cursors = runtime.store.tasks.task_cursors(task.number)
+    return {
+        "task": task.name,
+        "revision": task.revision,
+        "context_ref": revision.context_ref,
+        "triggers": [views.trigger_document(runtime, cursor) for cursor in cursors],
+    }
+
+
+def change(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`task.set`: a new revision that differs only in what is named; `all` with a zone for all."""
+    if params.flag("all"):
+        return _move_all(runtime, params)
+    task = require(runtime, params.text("name"))
+    revision = runtime.store.tasks.revision(task.number, task.revision)
+    definition = Edit(params, revision.definition).definition()
+    triggers = triggers_of(runtime, params, tuple(runtime.store.tasks.triggers(task.number)))
+    environment = recipe_of(
+        params.mapping("environment"),
+        runtime.store.tasks.recipe(revision.recipe_number),
+        unset=params.texts("unset_environment") or (),
+    )
+    params.end()
+    return _publish(runtime, task, task.name, definition, triggers, environment)
+
+
+def _move_all(runtime: Runtime, params: Params) -> Document:
+    zone = runtime.zones.open(params.text("zone")).text
+    params.end()
+    tasks, now_ms, moved = runtime.store.tasks, runtime.parts.clock.wall_ms(), []
+    with runtime.store.database.write():
+        for task in list(tasks.all()):
+            revision = tasks.revision(task.number, task.revision)
+            triggers = tuple(
+                each.replace(number=0, zone=zone if each.kind == CRON else each.zone)
+                for each in tasks.triggers(task.number)
+            )
+            moved.append(
+                tasks.append(
+                    task,
+                    revision.definition,
+                    triggers,
+                    tasks.recipe(revision.recipe_number),
+                    at_ms=now_ms,
+                    boot_id=runtime.boot_id,
+                )
+            )
+    for task in moved:
+        _refresh(runtime, task)
+    return {"tasks": [revision_document(runtime, task) for task in moved]}
+
+
+def rename(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`task.rename`: the history stays with the task."""
+    task = require(runtime, params.text("name"))
+    name = check_name(params.text("new_name"))
+    params.end()
+    if runtime.store.tasks.find(name) is not None:
+        raise Refused("task_exists", "There is a task of that name already.")
+    with runtime.store.database.write():
+        runtime.store.tasks.rename(task, name)
+    return revision_document(runtime, task.replace(name=name))
+
+
+def listing(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`task.list`."""
+    params.end()
+    last = runtime.store.runs.last_runs()
+    tasks = list(runtime.store.tasks.all())
+    return {"tasks": [views.task_document(runtime, task, last.get(task.number)) for task in tasks]}
+
+
+def show(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`task.show`."""
+    task = require(runtime, params.text("name"))
+    params.end()
+    return views.definition_document(runtime, task)
+
+
+def _set_enabled(runtime: Runtime, params: Params, *, enabled: bool) -> Document:
+    task = require(runtime, params.text("name"))
+    params.end()
+    if task.enabled != enabled:
+        with runtime.store.database.write():
+            runtime.store.tasks.set_enabled(task, enabled=enabled)
+        if enabled and runtime.daemon:
+            runtime.scheduler.enable(task.number)
+    task = task.replace(enabled=enabled)
+    last = runtime.store.runs.newest_of(task.number)
+    return views.task_document(runtime, task, None if last is None else (last.number, last.status))
+
+
+def enable(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`task.enable`: triggers admit again; what was due meanwhile is not made up for."""
+    return _set_enabled(runtime, params, enabled=True)
+
+
+def disable(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`task.disable`: triggers admit nothing; running attempts go on."""
+    return _set_enabled(runtime, params, enabled=False)
+
+
+def remove(runtime: Runtime, params: Params, peer: Peer) -> Document:
+    """`task.remove`: refused while a run of the task is waiting or running; history stays."""
+    task = require(runtime, params.text("name"))
+    params.end()
+    if runtime.coordinator.registry.of_task(task.number) or runtime.dispatcher.holds(task.number):
+        raise Refused(
+            "task_active", "The task has a run that is waiting or running; stop it first."
+        )
+    with runtime.store.database.write():
+        runtime.store.tasks.remove(task, runtime.parts.clock.wall_ms())
+    return {"task": task.name, "removed": True}

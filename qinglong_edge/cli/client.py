@@ -1,0 +1,105 @@
+"""Who answers a command: the daemon over its socket, or this process for a moment.
+
+Owns the choice. Both speak the same methods with the same parameters.
+"""
+
+from __future__ import annotations
+
+from qinglong_edge.app import rpc
+from qinglong_edge.core.canonical import decode
+from qinglong_edge.core.errors import Unavailable, from_document
+from qinglong_edge.core.limits import REQUEST_BYTES_MAX
+from qinglong_edge.system import sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any, Self
+
+    from qinglong_edge.app.local import LocalOwner
+    from qinglong_edge.app.state import Place
+
+_CONNECT_S = 5.0
+_ANSWER_BYTES_MAX = 4 * REQUEST_BYTES_MAX
+
+
+class Client:
+    """One command's way to the state; `remote` tells who answers."""
+
+    def __init__(self, where: Place) -> None:
+        self._local: LocalOwner | None = None
+        self._sock: socket.socket | None = None
+        self._buffer = bytearray()
+        try:
+            self._sock = sockets.connect(where.socket, _CONNECT_S)
+            self._sock.settimeout(None)
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            from qinglong_edge.app.local import LocalOwner
+
+            self._local = LocalOwner(where)
+        except PermissionError:
+            raise Unavailable(
+                "socket_forbidden", "The control socket is not for this user."
+            ) from None
+        except OSError:
+            raise Unavailable("daemon_silent", "The daemon does not answer.") from None
+
+    @property
+    def remote(self) -> bool:
+        """True if a daemon answers."""
+        return self._local is None
+
+    def launch_here(self) -> None:
+        """Without a daemon: let runs start in this process."""
+        if self._local is not None:
+            self._local.launch()
+
+    def call(self, method: str, params: dict[str, Any]) -> Any:
+        """One method's result; its error is raised with its own class."""
+        given = {name: value for name, value in params.items() if value is not None}
+        if self._local is not None:
+            return self._local.call(method, given)
+        return self._remote(method, given)
+
+    def _remote(self, method: str, params: dict[str, Any]) -> Any:
+        if self._sock is None:
+            raise Unavailable("daemon_silent", "The daemon does not answer.")
+        try:
+            self._sock.sendall(rpc.call_line(1, method, params))
+            answer = decode(self._line(), bytes_max=_ANSWER_BYTES_MAX)
+        except OSError:
+            raise Unavailable("daemon_gone", "The daemon went away before it answered.") from None
+        if not isinstance(answer, dict):
+            raise Unavailable("daemon_gone", "The daemon's answer is not understood.")
+        failure = answer.get("error")
+        if isinstance(failure, dict):
+            data = failure.get("data")
+            document = data if isinstance(data, dict) else {}
+            raise from_document(document, int(document.get("exit", 70)))
+        return answer.get("result")
+
+    def _line(self) -> bytes:
+        while self._sock is not None:
+            end = self._buffer.find(b"\n")
+            if end >= 0:
+                line = bytes(self._buffer[:end])
+                del self._buffer[: end + 1]
+                return line
+            data = self._sock.recv(65_536)
+            if not data:
+                break
+            self._buffer += data
+        raise Unavailable("daemon_gone", "The daemon went away before it answered.")
+
+    def close(self) -> None:
+        """Let go."""
+        if self._sock is not None:
+            self._sock.close()
+        if self._local is not None:
+            self._local.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()

@@ -1,0 +1,500 @@
+"""The commands: options to one method, its answer to output and exit status.
+
+Owns the mapping. Nothing here changes state except through a method.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import os
+import sys
+import time
+
+from qinglong_edge.cli import main as door
+from qinglong_edge.cli import parser, render
+from qinglong_edge.cli.client import Client
+from qinglong_edge.core.errors import Invalid
+from qinglong_edge.core.limits import IMPORT_BYTES_MAX, LOG_RANGE_BYTES_MAX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from qinglong_edge.app.state import Place
+
+_FOLLOW_S = 0.5
+_NOT_SUCCEEDED = 1
+
+
+class Context:
+    """One command line being carried out."""
+
+    def __init__(
+        self, options: argparse.Namespace, where: Place, environment_tz: str | None
+    ) -> None:
+        self.options = options
+        self.where = where
+        self.environment_tz = environment_tz
+
+    def client(self) -> Client:
+        """The way to the state."""
+        return Client(self.where)
+
+    def call(self, method: str, **params: object) -> Any:
+        """One method, then let go."""
+        with self.client() as client:
+            return client.call(method, params)
+
+    def show(self, answer: object, text: Callable[[], str]) -> int:
+        """The answer as JSON or as text."""
+        if self.options.json:
+            door.write(json.dumps(answer, ensure_ascii=False) + "\n")
+        else:
+            door.write(text())
+        return 0
+
+    def zone(self) -> str | None:
+        """The zone of the command line, else the machine's own where one is needed."""
+        if self.options.zone is not None:
+            return str(self.options.zone)
+        from qinglong_edge.system import zonefile
+
+        return zonefile.router_zone(environment_tz=self.environment_tz)
+
+
+def run(arguments: list[str], *, default_state: str, environment_tz: str | None) -> int:
+    """Carry out a command line; the exit status."""
+    options = parser.parse(arguments)
+    if options.version:
+        return _version(options)
+    where = door.make_place(options.state or default_state, options.runtime)
+    context = Context(options, where, environment_tz)
+    verb = getattr(options, "verb", None)
+    name = f"{options.command} {verb}" if verb else str(options.command)
+    return _COMMANDS[name](context)
+
+
+def _version(options: argparse.Namespace) -> int:
+    import sqlite3
+
+    from qinglong_edge import __version__
+    from qinglong_edge.app import program
+
+    build = program.build()
+    told = {
+        "version": __version__,
+        "python": sys.version.split()[0],
+        "sqlite": sqlite3.sqlite_version,
+        "digest": None if build is None else build.digest,
+    }
+    if options.json:
+        door.write(json.dumps(told) + "\n")
+    else:
+        digest = told["digest"] or "checkout"
+        door.write(f"qinglong-edge {__version__} (Python {told['python']}, ")
+        door.write(f"SQLite {told['sqlite']}, build {digest})\n")
+    return 0
+
+
+def _init(context: Context) -> int:
+    from qinglong_edge.app import state
+    from qinglong_edge.system.files import Files
+
+    profile = context.options.profile
+    created = state.initialise(
+        context.where, profile, at_ms=time.time_ns() // 1_000_000, files=Files()
+    )
+    answer = {"state": context.where.state, "profile": profile, "created": created}
+    word = "made" if created else "is there already"
+    return context.show(answer, lambda: f"{context.where.state} {word} (profile {profile})\n")
+
+
+def _definition(context: Context) -> dict[str, object]:
+    """The definition flags as parameters."""
+    options = context.options
+    params: dict[str, object] = {
+        "cron": options.cron,
+        "every": options.every,
+        "boot": options.boot,
+        "misfire": options.misfire,
+        "overlap": options.overlap,
+        "max_parallel": options.max_parallel,
+        "timeout_ms": options.timeout,
+        "grace_ms": options.grace,
+        "retry": options.retry,
+        "retry_on": options.retry_on,
+        "backoff_ms": options.backoff,
+        "repeatable": options.repeatable,
+        "environment": dict(options.env) if options.env else None,
+        "cwd": options.cwd,
+        "nice": options.nice,
+        "log": None if options.no_log is None else False,
+        "shell": options.shell,
+        "argv": options.argv,
+        "zone": options.zone,
+    }
+    return params
+
+
+def _revision_text(answer: Mapping[str, Any]) -> str:
+    lines = [f"{render.inline(answer['task'])} revision {answer['revision']}\n"]
+    for each in answer["triggers"]:
+        lines.append(f"  {render.trigger(each)}  next {render.moment(each['next_at_ms'])}\n")
+    return "".join(lines)
+
+
+def _task_add(context: Context) -> int:
+    options = context.options
+    params = _definition(context)
+    if options.cron and options.zone is None:
+        params["zone"] = context.zone()
+    answer = context.call("task.add", name=options.name, replace=options.replace or None, **params)
+    return context.show(answer, lambda: _revision_text(answer))
+
+
+def _task_set(context: Context) -> int:
+    options = context.options
+    if options.all:
+        if options.zone is None or options.name is not None:
+            raise Invalid("usage", "`task set --all` takes --zone and no name.")
+        answer = context.call("task.set", all=True, zone=options.zone)
+        return context.show(answer, lambda: "".join(map(_revision_text, answer["tasks"])))
+    if options.name is None:
+        raise Invalid("usage", "`task set` needs a task's name, or --all --zone Z.")
+    params = _definition(context)
+    for flag, name, empty in (
+        (options.no_cron, "cron", []),
+        (options.no_every, "every", []),
+        (options.no_boot, "boot", False),
+    ):
+        if flag:
+            params[name] = empty
+    answer = context.call(
+        "task.set",
+        name=options.name,
+        no_timeout=options.no_timeout or None,
+        unset_environment=options.unset_env,
+        **params,
+    )
+    return context.show(answer, lambda: _revision_text(answer))
+
+
+def _task_rename(context: Context) -> int:
+    options = context.options
+    answer = context.call("task.rename", name=options.name, new_name=options.new_name)
+    return context.show(answer, lambda: _revision_text(answer))
+
+
+def _task_list(context: Context) -> int:
+    answer = context.call("task.list")
+    return context.show(
+        answer, lambda: render.table(render.TASK_HEADS, map(render.task_row, answer["tasks"]))
+    )
+
+
+def _task_show(context: Context) -> int:
+    answer = context.call("task.show", name=context.options.name)
+
+    def text() -> str:
+        shown = [
+            ("task", f"{answer['task']} (revision {answer['revision']})"),
+            ("enabled", "yes" if answer["enabled"] else "no"),
+            ("command", " ".join(answer["argv"])),
+            ("directory", answer["cwd"]),
+            ("recipe", answer["context_ref"]),
+            ("overlap", answer["overlap"]),
+            ("time-out", render.duration(answer["timeout_ms"])),
+        ]
+        shown += [("when", render.trigger(each)) for each in answer["triggers"]]
+        shown += [
+            ("variable", f"{each['name']}={each.get('value', each.get('secret_ref'))}")
+            for each in answer["environment"]
+        ]
+        return render.fields(shown)
+
+    return context.show(answer, text)
+
+
+def _task_verb(verb: str) -> Callable[[Context], int]:
+    def command(context: Context) -> int:
+        answer = context.call(f"task.{verb}", name=context.options.name)
+        return context.show(answer, lambda: f"{render.inline(answer['task'])}: {verb}d\n")
+
+    return command
+
+
+def _start(context: Context) -> int:
+    options = context.options
+    environment = dict(options.env) if options.env else None
+    with context.client() as client:
+        if options.wait:
+            client.launch_here()
+        answer = client.call("run.start", {"name": options.name, "environment": environment})
+        if options.wait:
+            ended = client.call("run.wait", {"run": str(answer["number"])})
+            context.show(ended, lambda: render.run_fields(ended))
+            return 0 if ended["status"] == "succeeded" else _NOT_SUCCEEDED
+        queued = answer["status"] == "queued"
+        hint = "" if client.remote else " (no daemon runs: it waits for one)"
+    word = f"queued{hint}" if queued else "started"
+    return context.show(answer, lambda: f"run {answer['number']} {word}\n")
+
+
+def _stop(context: Context) -> int:
+    options = context.options
+    answer = context.call("run.stop", run=options.run, grace_ms=options.grace)
+    return context.show(answer, lambda: render.run_fields(answer))
+
+
+def _settle(context: Context) -> int:
+    options = context.options
+    params = {"run": options.run, "as": options.status, "reason": options.reason}
+    with context.client() as client:
+        answer = client.call("run.settle", params)
+    return context.show(answer, lambda: render.run_fields(answer))
+
+
+def _runs(context: Context) -> int:
+    options = context.options
+    answer = context.call(
+        "runs.list",
+        task=options.task,
+        status=options.status,
+        limit=options.limit,
+        after=options.after,
+    )
+    return context.show(
+        answer, lambda: render.table(render.RUN_HEADS, map(render.run_row, answer["runs"]))
+    )
+
+
+def _show(context: Context) -> int:
+    answer = context.call("run.show", run=context.options.run)
+
+    def text() -> str:
+        rows = [
+            (
+                each["sequence"],
+                render.moment(each["at_ms"]),
+                each["actor"],
+                each["type"],
+                " ".join(f"{k}={v}" for k, v in each["payload"].items() if k not in _IMPLIED),
+            )
+            for each in answer["events"]
+        ]
+        events = render.table(("SEQ", "AT", "BY", "EVENT", "FACTS"), rows)
+        return f"{render.run_fields(answer['run'])}\n{events}"
+
+    return context.show(answer, text)
+
+
+_IMPLIED = ("from_status", "to_status", "version", "status")
+
+
+def _log(context: Context) -> int:
+    options = context.options
+    if options.tail is not None and (options.offset is not None or options.length is not None):
+        raise Invalid("usage", "--tail goes alone: it says where to begin and how much.")
+    if options.follow and options.json:
+        raise Invalid("usage", "--follow has no end, so it cannot print one document.")
+    params = {"run": options.run, "attempt": options.attempt}
+    with context.client() as client:
+        if options.json:
+            return _log_json(context, client, params)
+        return _log_text(context, client, params)
+
+
+def _log_json(context: Context, client: Client, params: dict[str, object]) -> int:
+    options = context.options
+    answer = client.call(
+        "log.read",
+        {**params, "offset": options.offset, "length": options.length, "tail": options.tail},
+    )
+    data = binascii.a2b_base64(answer.pop("data", ""))
+    answer["text"] = data.decode("utf-8", "backslashreplace")
+    return context.show(answer, str)
+
+
+def _log_text(context: Context, client: Client, params: dict[str, object]) -> int:
+    """Stream a log in ranges; with --follow until its run has ended and nothing is left."""
+    options = context.options
+    left = options.length
+    place: dict[str, object] = {"offset": options.offset, "tail": options.tail}
+    while True:
+        length = LOG_RANGE_BYTES_MAX if left is None else min(left, LOG_RANGE_BYTES_MAX)
+        answer = client.call("log.read", {**params, **place, "length": length})
+        data = binascii.a2b_base64(answer.get("data", ""))
+        _print(data, raw=options.raw)
+        if left is not None:
+            left -= len(data)
+        place = {"offset": answer.get("end", 0)}
+        if left == 0:
+            return 0
+        if not data:
+            if not options.follow or answer.get("ended"):
+                return 0
+            time.sleep(_FOLLOW_S)
+
+
+def _print(data: bytes, *, raw: bool) -> None:
+    if not raw and os.isatty(1):
+        door.write(render.output(data))
+        return
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def _status(context: Context) -> int:
+    answer = context.call("status")
+
+    def text() -> str:
+        upcoming = answer["next"]
+        return render.fields(
+            [
+                ("owner", f"{answer['owner']} {answer['pid'] or ''}".strip()),
+                ("profile", answer["profile"]),
+                ("tasks", answer["tasks"]),
+                ("running", ", ".join(str(each["number"]) for each in answer["active"]) or "none"),
+                ("waiting", answer["waiting"]),
+                ("admission", "paused" if answer["paused"] else "open"),
+                (
+                    "next",
+                    "-"
+                    if upcoming is None
+                    else f"{render.moment(upcoming['at_ms'])} {upcoming['task']}",
+                ),
+                ("clock", answer["clock"]["reason"] or "trusted"),
+                ("storage", f"{answer['storage']['mode']} on {answer['storage']['filesystem']}"),
+                ("memory", f"{answer['rss_bytes'] // 1024} KiB"),
+                ("degraded", ", ".join(answer["degraded"]) or "no"),
+            ]
+        )
+
+    return context.show(answer, text)
+
+
+def _pause(method: str) -> Callable[[Context], int]:
+    def command(context: Context) -> int:
+        answer = context.call(method)
+        word = "paused" if answer["paused"] else "open"
+        return context.show(answer, lambda: f"admission {word}\n")
+
+    return command
+
+
+def _clock(context: Context) -> int:
+    answer = context.call("clock.trust")
+    return context.show(answer, lambda: "the clock is trusted\n")
+
+
+def _cron(context: Context) -> int:
+    """A preview needs no state: the parser answers right here."""
+    from qinglong_edge.app import preview
+
+    options = context.options
+    answer = preview.cron_next(
+        options.expression,
+        zone=str(context.zone()),
+        after_ms=_moment_ms(options.after),
+        count=options.count,
+    )
+    return context.show(
+        answer,
+        lambda: "".join(f"{preview.local_text(ms, answer)}\n" for ms in answer["next_at_ms"]),
+    )
+
+
+def _moment_ms(text: str | None) -> int | None:
+    """Epoch ms, or an ISO time with an offset (`Z` is fine; without one it is local)."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    import datetime
+
+    try:
+        return int(datetime.datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise Invalid("time_invalid", "--after takes epoch milliseconds or an ISO time.") from None
+
+
+def _import(context: Context) -> int:
+    options = context.options
+    answer = context.call(
+        "import.crontab",
+        data=binascii.b2a_base64(_read_input(options.file), newline=False).decode("ascii"),
+        dialect=options.dialect,
+        user_column=options.user_column or None,
+        user=options.user,
+        zone=context.zone(),
+        dry_run=options.dry_run or None,
+    )
+
+    def text() -> str:
+        lines = [
+            f"line {each['line']}: {each['outcome']} {render.inline(each['task'])} "
+            f"({render.inline(each['expression'] or 'at boot')})\n"
+            for each in answer["imported"]
+        ]
+        lines += [_note("refused", each) for each in answer["refused"]]
+        lines += [_note("warning", each) for each in answer["warnings"]]
+        return "".join(lines)
+
+    return context.show(answer, text)
+
+
+def _note(word: str, each: Mapping[str, Any]) -> str:
+    return f"line {each['line']}: {word} {each['code']}: {render.inline(each['message'])}\n"
+
+
+def _read_input(path: str) -> bytes:
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read(IMPORT_BYTES_MAX + 1)
+        with open(path, "rb") as file:
+            return file.read(IMPORT_BYTES_MAX + 1)
+    except OSError as error:
+        raise Invalid(
+            "file_unreadable", "The file cannot be read.", errno=os.strerror(error.errno or 0)
+        ) from None
+
+
+def _selftest(context: Context) -> int:
+    from qinglong_edge.core import vectors
+
+    results = vectors.run()
+    failed = sum(1 for each in results if not each["ok"])
+    answer = {"passed": len(results) - failed, "failed": failed, "vectors": results}
+    lines = [f"{'ok  ' if each['ok'] else 'FAIL'} {each['name']}\n" for each in results]
+    context.show(answer, lambda: "".join(lines) + f"{answer['passed']} passed, {failed} failed\n")
+    return 0 if not failed else _NOT_SUCCEEDED
+
+
+_COMMANDS: Mapping[str, Callable[[Context], int]] = {
+    "init": _init,
+    "status": _status,
+    "selftest": _selftest,
+    "pause": _pause("scheduler.pause"),
+    "resume": _pause("scheduler.resume"),
+    "clock": _clock,
+    "cron": _cron,
+    "import": _import,
+    "task add": _task_add,
+    "task set": _task_set,
+    "task rename": _task_rename,
+    "task list": _task_list,
+    "task show": _task_show,
+    "task enable": _task_verb("enable"),
+    "task disable": _task_verb("disable"),
+    "task remove": _task_verb("remove"),
+    "start": _start,
+    "stop": _stop,
+    "settle": _settle,
+    "runs": _runs,
+    "show": _show,
+    "log": _log,
+}

@@ -1,0 +1,154 @@
+"""The command line's door: what was asked, who answers, how it ends.
+
+Owns argv, the environment (nothing else reads it), the exit status and the two output forms. A
+command goes to the daemon over the control socket; without a daemon it owns the state for a moment
+and does the same method itself.
+
+    0 done | 1 the awaited run did not succeed | 2 wrong usage or input | 3 not found, conflict or
+    refused | 4 unavailable or busy | 5 stored state corrupt or too new | 70 bug | 130 interrupted
+
+The daemon's own path (`run`) loads no argument parser.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from qinglong_edge.core.errors import EXIT_BUG, EdgeError, Invalid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from qinglong_edge.app.state import Place
+
+EXIT_INTERRUPTED = 130
+_STATE_VARIABLE = "QINGLONG_EDGE_STATE"
+_GLOBAL = {"--state": "state", "--runtime": "runtime"}
+_RUN_USAGE = "usage: qinglong-edge [--state DIR] [--runtime DIR] run [--on-stop leave|cancel]"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line; the exit status."""
+    arguments = sys.argv[1:] if argv is None else argv
+    as_json = "--json" in arguments
+    try:
+        return _main(arguments)
+    except EdgeError as error:
+        return _fail(error, as_json=as_json)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return 0
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0
+    except Exception as error:  # noqa: BLE001 - the outermost door: a bug is named, not shown
+        if os.environ.get("QINGLONG_EDGE_DEBUG"):
+            raise
+        kind = type(error).__name__
+        bug = EdgeError("bug", f"An unexpected error ({kind}); this is a bug.", kind=kind)
+        return _fail(bug, as_json=as_json)
+
+
+def _main(arguments: list[str]) -> int:
+    daemon = _daemon_options(arguments)
+    if daemon is not None:
+        return _run_daemon(daemon)
+    from qinglong_edge.cli import commands
+
+    return commands.run(arguments, default_state=default_state(), environment_tz=environment_tz())
+
+
+def default_state() -> str:
+    """The state directory when none is named."""
+    from qinglong_edge.app.state import DEFAULT_STATE
+
+    return os.environ.get(_STATE_VARIABLE) or DEFAULT_STATE
+
+
+def environment_tz() -> str | None:
+    """The zone this process was started in, if one was named."""
+    return os.environ.get("TZ") or None
+
+
+def _daemon_options(arguments: list[str]) -> dict[str, str] | None:
+    """The options of `run`, read by hand; None if another command is meant."""
+    options = {"on_stop": "leave"}
+    rest = list(arguments)
+    seen_run = False
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "run" and not seen_run:
+            seen_run = True
+        elif word == "--json" and not seen_run:
+            continue
+        elif name in _GLOBAL or (seen_run and name == "--on-stop"):
+            if not equals:
+                if not rest:
+                    return None if not seen_run else _wrong_run()
+                value = rest.pop(0)
+            options[_GLOBAL.get(name, "on_stop")] = value
+        elif not seen_run or word in ("-h", "--help"):
+            return None
+        else:
+            return _wrong_run()
+    if not seen_run:
+        return None
+    if options["on_stop"] not in ("leave", "cancel"):
+        return _wrong_run()
+    return options
+
+
+def _wrong_run() -> dict[str, str] | None:
+    raise Invalid("usage", f"Unknown or incomplete option; {_RUN_USAGE}")
+
+
+def _run_daemon(options: dict[str, str]) -> int:
+    from qinglong_edge.app import daemon
+
+    where = make_place(options.get("state"), options.get("runtime"))
+    if not daemon.serve(where, on_stop=options["on_stop"]):
+        write("disabled\n")
+    return 0
+
+
+def make_place(state: str | None, runtime: str | None) -> Place:
+    """The directories a command line means."""
+    from qinglong_edge.app.state import place
+
+    return place(default_state() if state is None else state, runtime)
+
+
+def write(text: str) -> None:
+    """Text to stdout as UTF-8, whatever the locale; lone surrogates are shown, not raised."""
+    data = text.encode("utf-8", "backslashreplace")
+    view = memoryview(data)
+    sys.stdout.flush()
+    while view:
+        view = view[os.write(1, view) :]
+
+
+def _fail(error: EdgeError, *, as_json: bool) -> int:
+    import json
+
+    try:
+        if as_json:
+            write(json.dumps({"error": error.document()}, ensure_ascii=False) + "\n")
+        else:
+            facts = " ".join(f"{name}={fact}" for name, fact in error.facts.items())
+            told = f" ({facts})" if facts else ""
+            line = f"qinglong-edge: {error.code}: {error.message}{told}\n"
+            os.write(2, line.encode("utf-8", "backslashreplace"))
+    except BrokenPipeError:
+        _silence_stdout()
+    except OSError:
+        return error.exit_status or EXIT_BUG
+    return error.exit_status
+
+
+def _silence_stdout() -> None:
+    """A closed pipe ends quietly: the interpreter's own last flush must not complain either."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)

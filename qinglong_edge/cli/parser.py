@@ -1,0 +1,210 @@
+"""The grammar of the command line.
+
+Owns every option's name, help and reading into a value. Wrong usage ends with exit status 2 and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from qinglong_edge.core.errors import EdgeError, Invalid
+from qinglong_edge.core.limits import BACKOFF_MS_MAX, GRACE_MS_MAX, TIMEOUT_MS_MAX
+from qinglong_edge.core.trigger import parse_duration_ms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises our own error, so that `--json` gets a document too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Invalid("usage", f"{message[:1].upper()}{message[1:]}; see --help")
+
+
+def _duration(maximum_ms: int, minimum_ms: int = 0) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            return parse_duration_ms(text, minimum=minimum_ms, maximum=maximum_ms)
+        except EdgeError as error:
+            raise argparse.ArgumentTypeError(error.message) from None
+
+    return read
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError("a variable is written NAME=VALUE")
+    return name, value
+
+
+def _no_secret(text: str) -> NoReturn:
+    raise argparse.ArgumentTypeError("secrets are not available in this version")
+
+
+def _retry_on(text: str) -> list[str]:
+    return [each for each in text.split(",") if each]
+
+
+def build() -> argparse.ArgumentParser:
+    """The whole grammar."""
+    parser = _Parser(
+        prog="qinglong-edge",
+        description="Durable scheduled tasks for routers and small boxes.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--state", metavar="DIR", help="state directory")
+    parser.add_argument("--runtime", metavar="DIR", help="runtime directory (default STATE/run)")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--version", action="store_true", help="print versions and the digest")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    _add_system(commands)
+    _add_task(commands)
+    _add_runs(commands)
+    return parser
+
+
+def _command(commands: argparse._SubParsersAction[_Parser], name: str, text: str) -> _Parser:
+    parser: _Parser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    return parser
+
+
+def _add_system(commands: argparse._SubParsersAction[_Parser]) -> None:
+    init = _command(commands, "init", "make the state directory")
+    init.add_argument("--profile", default="edge", help="edge (default) or standalone")
+    run = _command(commands, "run", "be the daemon, in the foreground")
+    run.add_argument("--on-stop", choices=("leave", "cancel"), default="leave")
+    _command(commands, "status", "owner, counts, clock, storage, what is not well")
+    _command(commands, "selftest", "known-answer vectors of this very program")
+    _command(commands, "pause", "stop all admission by triggers")
+    _command(commands, "resume", "restore admission by triggers")
+    clock = _command(commands, "clock", "the wall clock")
+    clock.add_argument("action", choices=("trust",), help="trust: the clock is right as it is")
+    cron = _command(commands, "cron", "the cron dialect")
+    cron.add_argument("action", choices=("next",), help="next: when an expression is due")
+    cron.add_argument("expression", metavar="EXPR")
+    cron.add_argument("--zone", metavar="Z")
+    cron.add_argument("--after", metavar="ISO-or-ms")
+    cron.add_argument("--count", type=int, default=5)
+    imports = _command(commands, "import", "tasks from elsewhere")
+    imports.add_argument("source", choices=("crontab",))
+    imports.add_argument("file", metavar="FILE", help="- reads standard input")
+    imports.add_argument("--dialect", choices=("vixie", "busybox"), default="vixie")
+    imports.add_argument("--user-column", action="store_true", help="the sixth field is a user")
+    imports.add_argument("--user", metavar="NAME", help="whose lines are taken")
+    imports.add_argument("--zone", metavar="Z")
+    imports.add_argument("--dry-run", action="store_true")
+
+
+def _add_task(commands: argparse._SubParsersAction[_Parser]) -> None:
+    task = _command(commands, "task", "define tasks")
+    verbs = task.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    add = _command(verbs, "add", "a new task")
+    add.add_argument("name")
+    add.add_argument("--replace", action="store_true", help="a new revision if it exists")
+    _add_definition(add)
+    change = _command(verbs, "set", "change only what is named")
+    change.add_argument("name", nargs="?")
+    change.add_argument("--all", action="store_true", help="every task (with --zone)")
+    change.add_argument("--no-cron", action="store_true")
+    change.add_argument("--no-every", action="store_true")
+    change.add_argument("--no-boot", action="store_true")
+    change.add_argument("--no-timeout", action="store_true")
+    change.add_argument("--unset-env", metavar="K", action="append")
+    _add_definition(change)
+    rename = _command(verbs, "rename", "another name, the same history")
+    rename.add_argument("name")
+    rename.add_argument("new_name")
+    _command(verbs, "list", "every task")
+    for verb, text in (
+        ("show", "a task's newest revision and its recipe"),
+        ("enable", "let triggers admit runs"),
+        ("disable", "let triggers admit nothing"),
+        ("remove", "drop a task; its history stays"),
+    ):
+        _command(verbs, verb, text).add_argument("name")
+
+
+def _add_definition(parser: _Parser) -> None:
+    """The flags of `task add` and `task set`; the command after -- is split off before parsing."""
+    add = parser.add_argument
+    add("--cron", metavar="EXPR", action="append")
+    add("--every", metavar="5m", action="append")
+    add("--boot", action="store_true", default=None)
+    add("--zone", metavar="Z")
+    add("--misfire", choices=("skip", "fire_once"))
+    add("--overlap", choices=("skip", "queue", "parallel", "replace"))
+    add("--max-parallel", metavar="N", type=int)
+    add("--timeout", metavar="30s", type=_duration(TIMEOUT_MS_MAX, 1))
+    add("--grace", metavar="5s", type=_duration(GRACE_MS_MAX))
+    add("--retry", metavar="N", type=int)
+    add("--retry-on", metavar="lost,failed", type=_retry_on)
+    add("--backoff", metavar="10s", type=_duration(BACKOFF_MS_MAX))
+    add("--repeatable", action="store_true", default=None)
+    add("--env", metavar="K=V", action="append", type=_pair)
+    add("--secret", metavar="K=NAME", action="append", type=_no_secret)
+    add("--cwd", metavar="DIR")
+    add("--nice", metavar="N", type=int)
+    add("--no-log", action="store_true", default=None)
+    add("--shell", metavar="TEXT", help="run by /bin/sh -c; or give -- ARGV...")
+
+
+def _add_runs(commands: argparse._SubParsersAction[_Parser]) -> None:
+    start = _command(commands, "start", "a manual run now")
+    start.add_argument("name")
+    start.add_argument("--wait", action="store_true", help="until it has ended")
+    start.add_argument("--env", metavar="K=V", action="append", type=_pair)
+    stop = _command(commands, "stop", "TERM, bounded wait, KILL, proof")
+    stop.add_argument("run", metavar="RUN")
+    stop.add_argument("--grace", metavar="5s", type=_duration(GRACE_MS_MAX))
+    settle = _command(commands, "settle", "the operator's word on a run that cannot be proven")
+    settle.add_argument("run", metavar="RUN")
+    settle.add_argument(
+        "--as", dest="status", required=True, choices=("lost", "failed", "cancelled")
+    )
+    settle.add_argument("--reason", required=True, metavar="TEXT")
+    runs = _command(commands, "runs", "runs, newest first")
+    runs.add_argument("--task", metavar="NAME")
+    runs.add_argument("--status", metavar="S")
+    runs.add_argument("--limit", metavar="N", type=int)
+    runs.add_argument("--after", metavar="CURSOR", type=int)
+    show = _command(commands, "show", "one run with attempts and events")
+    show.add_argument("run", metavar="RUN")
+    log = _command(commands, "log", "a run's output")
+    log.add_argument("run", metavar="RUN")
+    log.add_argument("--attempt", metavar="N", type=int)
+    log.add_argument("--offset", metavar="N", type=int)
+    log.add_argument("--length", metavar="N", type=int)
+    log.add_argument("--tail", metavar="N", type=int, help="the last N bytes")
+    log.add_argument("--follow", action="store_true")
+    log.add_argument("--raw", action="store_true", help="the bytes as they are")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options of a command line; `argv` holds what stood after `--`, or None."""
+    argv: list[str] | None = None
+    if "--" in arguments:
+        place = arguments.index("--")
+        arguments, argv = arguments[:place], arguments[place + 1 :]
+    arguments = _json_first(arguments)
+    parser = build()
+    options = parser.parse_args(arguments)
+    if options.command is None and not options.version:
+        parser.print_help(sys.stderr)
+        raise Invalid("usage", "A command is missing; see --help")
+    if argv is not None and getattr(options, "verb", None) not in ("add", "set"):
+        raise Invalid("usage", "Only `task add` and `task set` take a command after --.")
+    options.argv = argv
+    return options
+
+
+def _json_first(arguments: list[str]) -> list[str]:
+    """`--json` is understood anywhere before `--`."""
+    if "--json" not in arguments:
+        return arguments
+    return ["--json", *(word for word in arguments if word != "--json")]

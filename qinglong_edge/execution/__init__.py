@@ -1,0 +1,1 @@
+"""Decides; everything that acts is injected."""

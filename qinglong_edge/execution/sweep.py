@@ -1,0 +1,125 @@
+"""Maintenance: one tick, one bounded page of each kind, nothing at rest.
+
+Owns the one timer of the lifecycles: journal rows waiting for a ride, receipt cleanup (ADR-0069
+section 5), runs of unknown fate, history beyond its bounds (log first, rows last). A tick that finds
+nothing writes nothing.
+"""
+
+from __future__ import annotations
+
+from qinglong_edge.core.errors import EdgeError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    from qinglong_edge.core.run import Attempt
+    from qinglong_edge.execution.coordinator import Coordinator
+    from qinglong_edge.execution.ports import ClockPort, LogsPort, LoopPort, TimerPort
+    from qinglong_edge.execution.recovery import Recovery
+
+    class ScannerPort(Protocol):
+        """One page of receipt cleanup."""
+
+        def scan(self, now_ms: int) -> object: ...
+
+    class HistoryRunsPort(Protocol):
+        """What pruning reads."""
+
+        def prunable(self, *, keep: int, finished_before_ms: int, limit: int) -> list[int]: ...
+        def attempts(self, run_number: int) -> list[Attempt]: ...
+        def get(self, number: int) -> object | None: ...
+
+    class HistoryPort(Protocol):
+        """The state, as pruning sees it."""
+
+        @property
+        def runs(self) -> HistoryRunsPort: ...
+        def prune(self, numbers: list[int]) -> None: ...
+
+
+_SLACK_MS = 30_000
+
+
+class Sweep:
+    """The maintenance lifecycle; start and stop are explicit and idempotent."""
+
+    def __init__(
+        self,
+        *,
+        store: HistoryPort,
+        coordinator: Coordinator,
+        recovery: Recovery,
+        scanner: ScannerPort,
+        logs: LogsPort,
+        loop: LoopPort,
+        clock: ClockPort,
+        trusted: Callable[[], bool],
+        interval_ms: int,
+        keep_runs: int,
+        keep_ms: int,
+        page: int,
+    ) -> None:
+        self._store = store
+        self._coordinator = coordinator
+        self._recovery = recovery
+        self._scanner = scanner
+        self._logs = logs
+        self._loop = loop
+        self._clock = clock
+        self._trusted = trusted
+        self._interval_ms = interval_ms
+        self._keep_runs = keep_runs
+        self._keep_ms = keep_ms
+        self._page = page
+        self._timer: TimerPort | None = None
+        self.failed: str | None = None
+
+    def start(self) -> None:
+        """Arm the timer."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._interval_ms, self._tick, slack_ms=_SLACK_MS)
+
+    def stop(self) -> None:
+        """Disarm it; no tick is ever in flight outside the loop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.run_once()
+        self.start()
+
+    def run_once(self) -> None:
+        """One page of everything; a failure is named in `failed` and tried again next time."""
+        self.failed = None
+        for step in (
+            self._coordinator.flush,
+            self._clean_receipts,
+            self._recovery.look_again,
+            self._prune,
+        ):
+            try:
+                step()
+            except (OSError, EdgeError) as error:
+                self.failed = error.code if isinstance(error, EdgeError) else "storage_unavailable"
+
+    def _clean_receipts(self) -> None:
+        self._scanner.scan(self._clock.wall_ms())
+
+    def _prune(self) -> None:
+        """Delete the oldest ended runs beyond the bounds; by age only while the clock is believed."""
+        cutoff_ms = self._clock.wall_ms() - self._keep_ms if self._trusted() else 0
+        numbers = self._store.runs.prunable(
+            keep=self._keep_runs, finished_before_ms=cutoff_ms, limit=self._page
+        )
+        for number in numbers:
+            run = self._store.runs.get(number)
+            run_id = str(getattr(run, "id", ""))
+            for attempt in self._store.runs.attempts(number):
+                if attempt.log_quota_bytes:
+                    self._logs.remove(run_id, attempt.id)
+        if numbers:
+            self._store.prune(numbers)

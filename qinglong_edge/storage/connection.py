@@ -1,0 +1,241 @@
+"""The one connection to `edge.db`.
+
+Owns opening, the journal mode, transactions and the close fence. Promises:
+
+* One owner: `locking_mode=EXCLUSIVE` before the first access, so that WAL needs no shared memory
+  (jffs2 has none) and a commit is one fsync. The mode is chosen once by a probe with a real write
+  in the same directory, WAL first and TRUNCATE where that fails, and recorded in the database.
+* `synchronous=FULL`: a commit that returned survives a power cut.
+* The WAL is grown once at start by a rolled-back spill and never truncated while running: a commit
+  then changes no file size.
+* A block is `BEGIN IMMEDIATE` ... `COMMIT` with nothing but SQL inside; after `close` every call
+  raises `storage_closed`.
+* Nobody but SQLite opens `edge.db` or its WAL by path: closing any descriptor of them would drop
+  this process's locks.
+* After an unclean stop the file is checked before it is used; a damaged one is named and kept.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from qinglong_edge.core.errors import Corrupt, Unavailable
+from qinglong_edge.core.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import TracebackType
+    from typing import Any, Self
+
+    Row = tuple[Any, ...]
+
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
+WAL, TRUNCATE = "wal", "truncate"
+
+
+class Layout(Record):
+    """The numbers of a profile that shape the file."""
+
+    page_bytes: int
+    cache_kib: int
+    wal_bytes: int
+
+
+def database_error(error: sqlite3.Error) -> Corrupt | Unavailable:
+    """The typed error of a failed statement; its text stays out of it."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    name = str(getattr(error, "sqlite_errorname", "SQLITE_ERROR"))
+    if code in _DAMAGED:
+        return Corrupt("database_corrupt", "The database is damaged; it was kept.", sqlite=name)
+    if code in _NO_ROOM:
+        return Unavailable("no_space", "There is no room to write the database.", sqlite=name)
+    if code in _BUSY:
+        return Unavailable("database_busy", "Another process uses the database.", sqlite=name)
+    return Unavailable("database_failed", "The database refused a statement.", sqlite=name)
+
+
+def _configure(connection: sqlite3.Connection, layout: Layout, mode: str | None) -> str:
+    """Set the pragmas in the order that matters; returns the mode SQLite really took.
+
+    Without a mode the file's own header decides: WAL stays WAL, anything else is TRUNCATE.
+    """
+    for name in ("ENABLE_FKEY", "DEFENSIVE", "TRUSTED_SCHEMA", "DQS_DML", "DQS_DDL"):
+        option = getattr(sqlite3, f"SQLITE_DBCONFIG_{name}", None)
+        if option is not None and hasattr(connection, "setconfig"):
+            connection.setconfig(option, name in ("ENABLE_FKEY", "DEFENSIVE"))
+    connection.execute(f"PRAGMA page_size={layout.page_bytes:d}")
+    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+    if mode is None:
+        mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0]).lower()
+    taken = connection.execute(f"PRAGMA journal_mode={'WAL' if mode == WAL else 'TRUNCATE'}")
+    found = str(taken.fetchone()[0]).lower()
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("PRAGMA trusted_schema=OFF")
+    connection.execute("PRAGMA temp_store=MEMORY")
+    connection.execute("PRAGMA mmap_size=0")
+    connection.execute("PRAGMA journal_size_limit=-1")
+    return found
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None, timeout=2.0, cached_statements=48)
+
+
+def _remove_probe(path: str) -> None:
+    for suffix in ("", "-wal", "-journal", "-shm"):
+        try:
+            os.unlink(path + suffix)
+        except FileNotFoundError:
+            continue
+
+
+def probe(directory: str, layout: Layout) -> str:
+    """The journal mode that really works here: a write, a checkpoint and a second read of it.
+
+    Raises `Unavailable` when neither does.
+    """
+    path = os.path.join(directory, ".probe.db")
+    last: sqlite3.Error | None = None
+    for mode in (WAL, TRUNCATE):
+        _remove_probe(path)
+        connection = _connect(path)
+        try:
+            if _configure(connection, layout, mode) != mode:
+                continue
+            connection.execute("CREATE TABLE probe (value BLOB NOT NULL) STRICT")
+            connection.execute("INSERT INTO probe VALUES (zeroblob(4096))")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if connection.execute("SELECT count(*) FROM probe").fetchone()[0] == 1:
+                return mode
+        except sqlite3.Error as error:
+            last = error
+        finally:
+            connection.close()
+            _remove_probe(path)
+    if last is not None:
+        raise database_error(last) from None
+    raise Unavailable("database_failed", "No journal mode of SQLite works in this directory.")
+
+
+class Transaction:
+    """`with database.write():` - commits at the end, rolls back on any exception."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __enter__(self) -> Self:
+        self._database.begin()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._database.commit()
+        else:
+            self._database.rollback()
+
+
+class Database:
+    """The connection of a state's owner; one thread, one block at a time."""
+
+    def __init__(self, path: str, layout: Layout, *, mode: str | None = None) -> None:
+        self._layout = layout
+        self._connection: sqlite3.Connection | None = None
+        self.commits = 0
+        self.mode = TRUNCATE
+        try:
+            self._connection = _connect(path)
+            self.mode = _configure(self._connection, layout, mode)
+            self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        except sqlite3.Error as error:
+            self.close()
+            raise database_error(error) from None
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Run one statement; its errors become ours."""
+        if self._connection is None:
+            raise Unavailable("storage_closed", "The storage is closed.")
+        try:
+            return self._connection.execute(statement, values)
+        except sqlite3.IntegrityError as error:
+            name = str(getattr(error, "sqlite_errorname", "SQLITE_CONSTRAINT"))
+            raise Corrupt("constraint", "A stored rule refused the change.", sqlite=name) from None
+        except sqlite3.Error as error:
+            raise database_error(error) from None
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> Iterator[Row]:
+        """The rows of a query, one at a time."""
+        cursor = self.execute(statement, values)
+        try:
+            yield from cursor
+        except sqlite3.Error as error:
+            raise database_error(error) from None
+
+    def row(self, statement: str, values: Sequence[object] = ()) -> Row | None:
+        """The first row of a query, or None."""
+        for row in self.rows(statement, values):
+            return row
+        return None
+
+    def write(self) -> Transaction:
+        """A block of changes: all of them or none."""
+        return Transaction(self)
+
+    def begin(self) -> None:
+        """Open a block."""
+        self.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Make the block durable, or roll it back and raise."""
+        try:
+            self.execute("COMMIT")
+        except BaseException:
+            self.rollback()
+            raise
+        self.commits += 1
+
+    def rollback(self) -> None:
+        """Drop the block; SQLite may already have done so."""
+        if self._connection is not None and self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def grow_wal(self) -> None:
+        """Give the WAL its size once, by a spill that is rolled back; best effort."""
+        if self._connection is None or self.mode != WAL:
+            return
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
+            self._connection.execute("PRAGMA cache_size=10")
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(
+                "INSERT INTO setting (name, value) VALUES ('', hex(zeroblob(?)))",
+                (self._layout.wal_bytes // 2,),
+            )
+        except sqlite3.Error:
+            pass  # a full disk: commits then grow the file as they need
+        finally:
+            self.rollback()
+            self._connection.execute(f"PRAGMA cache_size=-{self._layout.cache_kib:d}")
+
+    def check(self) -> None:
+        """Read the whole file's structure; `Corrupt` names the damage's kind, nothing is changed."""
+        found = self.row("PRAGMA quick_check(1)")
+        if found is None or found[0] != "ok":
+            raise Corrupt("database_corrupt", "The database is damaged; it was kept.")
+        if self.row("PRAGMA foreign_key_check") is not None:
+            raise Corrupt("database_corrupt", "Rows of the database contradict each other.")
+
+    def close(self) -> None:
+        """Close for good; idempotent. Later calls raise `storage_closed`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,227 @@
+"""Numbered migrations, each with its SHA-256.
+
+Owns the schema. A migration and the row that records it commit together; a database whose newest
+migration is unknown, or whose recorded checksum differs, is refused untouched.
+
+    setting          name -> value: profile, storage mode, pause, highest trusted wall time
+    recipe           a task's environment, by content address; append-only (ADR-0024)
+    task             a name, its newest revision, enabled or not; removal marks
+    revision         an immutable definition of a task, pinned to its recipe
+    task_trigger     when a task is due; rows are replaced with a new revision
+    cursor           the next due moment of a trigger, narrow: it changes with every admission
+    run, attempt     integer keys with the UUID beside them; attempt is (run, 1..16)
+    event            one row a commit: (run, first sequence) -> array of events
+    receipt_journal  what a process may still publish (ADR-0069 section 3)
+"""
+
+from __future__ import annotations
+
+from qinglong_edge.core.canonical import sha256_hex
+from qinglong_edge.core.errors import Corrupt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from qinglong_edge.storage.connection import Database
+
+_CORE = """
+CREATE TABLE setting (
+  name  TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE recipe (
+  number        INTEGER PRIMARY KEY,
+  context_ref   TEXT NOT NULL UNIQUE
+                CHECK (length(context_ref) = 80 AND context_ref GLOB 'localctx:sha256:*'),
+  body          TEXT NOT NULL,
+  created_at_ms INTEGER NOT NULL CHECK (created_at_ms >= 0)
+) STRICT;
+
+CREATE TABLE task (
+  number        INTEGER PRIMARY KEY,
+  name          TEXT NOT NULL,
+  revision      INTEGER NOT NULL CHECK (revision >= 1),
+  enabled       INTEGER NOT NULL CHECK (enabled IN (0, 1)),
+  created_at_ms INTEGER NOT NULL CHECK (created_at_ms >= 0),
+  removed_at_ms INTEGER CHECK (removed_at_ms >= 0)
+) STRICT;
+
+CREATE UNIQUE INDEX task_name ON task (name) WHERE removed_at_ms IS NULL;
+
+CREATE TABLE revision (
+  task_number   INTEGER NOT NULL REFERENCES task (number),
+  revision      INTEGER NOT NULL CHECK (revision >= 1),
+  recipe_number INTEGER NOT NULL REFERENCES recipe (number),
+  definition    TEXT NOT NULL,
+  digest        TEXT NOT NULL CHECK (length(digest) = 64),
+  created_at_ms INTEGER NOT NULL CHECK (created_at_ms >= 0),
+  PRIMARY KEY (task_number, revision)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE task_trigger (
+  number      INTEGER PRIMARY KEY,
+  task_number INTEGER NOT NULL REFERENCES task (number),
+  kind        TEXT NOT NULL CHECK (kind IN ('cron', 'every', 'boot')),
+  expression  TEXT NOT NULL,
+  zone        TEXT NOT NULL,
+  misfire     TEXT NOT NULL CHECK (misfire IN ('skip', 'fire_once'))
+) STRICT;
+
+CREATE INDEX task_trigger_task ON task_trigger (task_number);
+
+CREATE TABLE cursor (
+  trigger_number    INTEGER PRIMARY KEY REFERENCES task_trigger (number) ON DELETE CASCADE,
+  next_at_ms        INTEGER CHECK (next_at_ms >= 0),
+  boot_id           TEXT,
+  last_scheduled_ms INTEGER CHECK (last_scheduled_ms >= 0),
+  skipped           INTEGER NOT NULL DEFAULT 0 CHECK (skipped >= 0),
+  parked            TEXT
+) STRICT;
+
+CREATE TABLE run (
+  number                 INTEGER PRIMARY KEY,
+  id                     BLOB NOT NULL UNIQUE CHECK (length(id) = 16),
+  task_number            INTEGER NOT NULL REFERENCES task (number),
+  revision               INTEGER NOT NULL,
+  recipe_number          INTEGER NOT NULL REFERENCES recipe (number),
+  status                 TEXT NOT NULL CHECK (status IN (
+                           'queued', 'dispatching', 'running', 'retry_wait',
+                           'succeeded', 'failed', 'cancelled', 'timed_out', 'lost')),
+  version                INTEGER NOT NULL CHECK (version >= 1),
+  trigger_kind           TEXT NOT NULL CHECK (trigger_kind IN ('manual', 'cron', 'every', 'boot')),
+  trigger_number         INTEGER,
+  scheduled_for_ms       INTEGER CHECK (scheduled_for_ms >= 0),
+  created_at_ms          INTEGER NOT NULL CHECK (created_at_ms >= 0),
+  started_at_ms          INTEGER CHECK (started_at_ms >= created_at_ms),
+  finished_at_ms         INTEGER CHECK (finished_at_ms >= created_at_ms),
+  cancel_requested_at_ms INTEGER CHECK (cancel_requested_at_ms >= 0),
+  cancel_reason          TEXT CHECK (cancel_reason IN ('user', 'timeout', 'shutdown', 'replaced')),
+  retry_at_ms            INTEGER CHECK (retry_at_ms >= 0),
+  error_code             TEXT,
+  CHECK ((finished_at_ms IS NOT NULL) =
+         (status IN ('succeeded', 'failed', 'cancelled', 'timed_out', 'lost'))),
+  CHECK ((cancel_requested_at_ms IS NULL) = (cancel_reason IS NULL)),
+  CHECK ((retry_at_ms IS NOT NULL) = (status = 'retry_wait'))
+) STRICT;
+
+CREATE INDEX run_waiting ON run (number) WHERE status IN ('queued', 'retry_wait');
+
+CREATE TABLE attempt (
+  run_number        INTEGER NOT NULL REFERENCES run (number),
+  attempt           INTEGER NOT NULL CHECK (attempt BETWEEN 1 AND 16),
+  id                BLOB NOT NULL CHECK (length(id) = 16),
+  status            TEXT NOT NULL CHECK (status IN (
+                      'claimed', 'starting', 'running',
+                      'succeeded', 'failed', 'cancelled', 'timed_out', 'lost')),
+  callback_sequence INTEGER NOT NULL DEFAULT 0 CHECK (callback_sequence >= 0),
+  token_hash        BLOB CHECK (length(token_hash) = 32),
+  handle            TEXT CHECK (length(handle) <= 512),
+  pid               INTEGER CHECK (pid > 0),
+  pid_namespace     INTEGER,
+  log_quota_bytes   INTEGER NOT NULL CHECK (log_quota_bytes >= 0),
+  deadline_boot_ms  INTEGER,
+  deadline_at_ms    INTEGER,
+  created_at_ms     INTEGER NOT NULL CHECK (created_at_ms >= 0),
+  started_at_ms     INTEGER CHECK (started_at_ms >= created_at_ms),
+  finished_at_ms    INTEGER CHECK (finished_at_ms >= created_at_ms),
+  exit_code         INTEGER CHECK (exit_code BETWEEN 0 AND 255),
+  signal            INTEGER CHECK (signal BETWEEN 1 AND 64),
+  evidence          TEXT NOT NULL CHECK (evidence IN (
+                      'receipt', 'wait_status', 'identity', 'operator', 'none')),
+  error_code        TEXT,
+  log_bytes         INTEGER CHECK (log_bytes >= 0),
+  log_truncated     INTEGER CHECK (log_truncated IN (0, 1)),
+  PRIMARY KEY (run_number, attempt),
+  CHECK (status != 'running' OR
+         (handle IS NOT NULL AND pid IS NOT NULL AND token_hash IS NOT NULL)),
+  CHECK ((finished_at_ms IS NOT NULL) =
+         (status IN ('succeeded', 'failed', 'cancelled', 'timed_out', 'lost')))
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE event (
+  run_number INTEGER NOT NULL REFERENCES run (number),
+  sequence   INTEGER NOT NULL CHECK (sequence >= 1),
+  at_ms      INTEGER NOT NULL CHECK (at_ms >= 0),
+  actor      TEXT NOT NULL,
+  body       TEXT NOT NULL CHECK (length(body) <= 16384),
+  PRIMARY KEY (run_number, sequence)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE receipt_journal (
+  run_number       INTEGER NOT NULL,
+  attempt          INTEGER NOT NULL,
+  state            TEXT NOT NULL CHECK (state IN ('pending', 'quarantined')),
+  quarantine_ref   TEXT CHECK (length(quarantine_ref) BETWEEN 1 AND 255),
+  purge_after_ms   INTEGER,
+  registered_at_ms INTEGER NOT NULL CHECK (registered_at_ms >= 0),
+  updated_at_ms    INTEGER NOT NULL CHECK (updated_at_ms >= registered_at_ms),
+  PRIMARY KEY (run_number, attempt),
+  FOREIGN KEY (run_number, attempt) REFERENCES attempt (run_number, attempt),
+  CHECK ((state = 'quarantined') = (quarantine_ref IS NOT NULL)),
+  CHECK ((state = 'quarantined') = (purge_after_ms IS NOT NULL)),
+  CHECK (purge_after_ms IS NULL OR purge_after_ms >= updated_at_ms)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[tuple[int, str, str], ...] = ((1, "core", _CORE),)
+NEWEST = MIGRATIONS[-1][0]
+
+_LEDGER = """
+CREATE TABLE IF NOT EXISTS migration (
+  number        INTEGER PRIMARY KEY,
+  name          TEXT NOT NULL,
+  sha256        TEXT NOT NULL CHECK (length(sha256) = 64),
+  applied_at_ms INTEGER NOT NULL
+) STRICT
+"""
+
+
+def checksum(script: str) -> str:
+    """The recorded identity of a migration's text."""
+    return sha256_hex(script.strip().encode("utf-8"))
+
+
+def applied(database: Database) -> dict[int, str]:
+    """Number -> checksum of what the file records; empty for a new file."""
+    known = database.row("SELECT 1 FROM sqlite_schema WHERE name = 'migration'")
+    if known is None:
+        if database.row("SELECT 1 FROM sqlite_schema") is not None:
+            raise Corrupt("schema_foreign", "The database was not made by this program.")
+        return {}
+    rows = database.rows("SELECT number, sha256 FROM migration ORDER BY number")
+    return {number: str(digest) for number, digest in rows}
+
+
+def migrate(database: Database, at_ms: int) -> int:
+    """Bring the file to the newest schema; returns how many migrations were applied.
+
+    Raises `Corrupt` (`schema_too_new`, `schema_changed`, `schema_foreign`) before any change.
+    """
+    done = applied(database)
+    if done and max(done) > NEWEST:
+        raise Corrupt(
+            "schema_too_new",
+            "The database was written by a newer version of this program.",
+            found=max(done),
+            known=NEWEST,
+        )
+    for number, _name, script in MIGRATIONS:
+        if number in done and done[number] != checksum(script):
+            raise Corrupt(
+                "schema_changed", "A recorded migration differs from this program's.", found=number
+            )
+    count = 0
+    for number, name, script in MIGRATIONS:
+        if number in done:
+            continue
+        with database.write():
+            database.execute(_LEDGER)
+            for statement in script.split(";\n"):
+                if statement.strip():
+                    database.execute(statement)
+            database.execute(
+                "INSERT INTO migration (number, name, sha256, applied_at_ms) VALUES (?, ?, ?, ?)",
+                (number, name, checksum(script), at_ms),
+            )
+        count += 1
+    return count

@@ -1,0 +1,299 @@
+"""Runs, Attempts and their Events as rows.
+
+Owns the only SQL of the aggregate. A write is a compare-and-set: a Run moves only from the version
+that the change was made from, an Attempt only from its status and callback sequence; anything else
+is `stale` and the whole transaction is dropped.
+
+    event.body   [["run.queued"], ["attempt.running", {"pid": 123}], ...]   one row a commit;
+                 the row's `sequence` is the first element's, the next ones count up
+"""
+
+from __future__ import annotations
+
+import json
+
+from qinglong_edge.core import ids
+from qinglong_edge.core.canonical import encode
+from qinglong_edge.core.commit import AttemptKey
+from qinglong_edge.core.errors import Corrupt, Refused
+from qinglong_edge.core.limits import EVENT_PAYLOAD_BYTES_MAX, PAGE_MAX
+from qinglong_edge.core.run import Attempt, Change, Event, Run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from qinglong_edge.storage.connection import Database, Row
+
+_RUN_COLUMNS = ", ".join(Run._fields)
+_ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
+
+_INSERT_RUN = f"""
+INSERT INTO run ({_RUN_COLUMNS})
+VALUES ({", ".join("?" * len(Run._fields))})
+"""
+_UPDATE_RUN = """
+UPDATE run
+SET status = ?, version = ?, started_at_ms = ?, finished_at_ms = ?, cancel_requested_at_ms = ?,
+    cancel_reason = ?, retry_at_ms = ?, error_code = ?
+WHERE number = ? AND version = ?
+"""
+_INSERT_ATTEMPT = f"""
+INSERT INTO attempt ({_ATTEMPT_COLUMNS})
+VALUES ({", ".join("?" * len(Attempt._fields))})
+"""
+_UPDATE_ATTEMPT = """
+UPDATE attempt
+SET status = ?, callback_sequence = ?, token_hash = ?, handle = ?, pid = ?, pid_namespace = ?,
+    deadline_boot_ms = ?, deadline_at_ms = ?, started_at_ms = ?, finished_at_ms = ?,
+    exit_code = ?, signal = ?, evidence = ?, error_code = ?, log_bytes = ?, log_truncated = ?
+WHERE run_number = ? AND attempt = ? AND status = ? AND callback_sequence = ?
+"""
+_INSERT_EVENT = (
+    "INSERT INTO event (run_number, sequence, at_ms, actor, body) VALUES (?, ?, ?, ?, ?)"
+)
+
+
+class RunStore:
+    """The aggregate's repository; every write method runs inside the caller's block."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        row = database.row("SELECT max(number) FROM run")
+        self._number = row[0] if row is not None and row[0] is not None else 0
+
+    def next_number(self) -> int:
+        """A number for a new Run; one that is never stored is not given again by this owner."""
+        self._number += 1
+        return self._number
+
+    def newest_id(self) -> str | None:
+        """The id of the newest Run, so that ids go on from it."""
+        row = self._database.row("SELECT id FROM run ORDER BY number DESC LIMIT 1")
+        return None if row is None else ids.from_blob(_blob(row[0]))
+
+    def save(self, change: Change, *, actor: str, at_ms: int) -> None:
+        """Write one change; `Refused` (`stale`) if the rows have moved on."""
+        if change.before is None:
+            self._database.execute(_INSERT_RUN, _run_values(change.run))
+        else:
+            self._update_run(change.before, change.run)
+        if change.attempt is not None and change.attempt is not change.attempt_before:
+            if change.attempt_before is None:
+                self._database.execute(_INSERT_ATTEMPT, _attempt_values(change.attempt))
+            else:
+                self._update_attempt(change.attempt_before, change.attempt)
+        if change.events:
+            first = change.run.version - len(change.events) + 1
+            body = encode([_event_entry(event) for event in change.events])
+            if len(body) > EVENT_PAYLOAD_BYTES_MAX:
+                raise Refused("event_too_large", "An event's facts are too large.")
+            text = body.decode("utf-8")
+            self._database.execute(_INSERT_EVENT, (change.run.number, first, at_ms, actor, text))
+
+    def _update_run(self, before: Run, run: Run) -> None:
+        cursor = self._database.execute(
+            _UPDATE_RUN,
+            (
+                run.status,
+                run.version,
+                run.started_at_ms,
+                run.finished_at_ms,
+                run.cancel_requested_at_ms,
+                run.cancel_reason,
+                run.retry_at_ms,
+                run.error_code,
+                before.number,
+                before.version,
+            ),
+        )
+        if cursor.rowcount != 1:
+            raise Refused("stale", "The run has changed in the meantime.", run=before.number)
+
+    def _update_attempt(self, before: Attempt, attempt: Attempt) -> None:
+        values = dict(zip(Attempt._fields, _attempt_values(attempt), strict=True))
+        for fixed in ("run_number", "attempt", "id", "log_quota_bytes", "created_at_ms"):
+            del values[fixed]
+        ordered = [values[name] for name in _UPDATED]
+        key = (before.run_number, before.attempt, before.status, before.callback_sequence)
+        if self._database.execute(_UPDATE_ATTEMPT, (*ordered, *key)).rowcount != 1:
+            raise Refused("stale", "The attempt has changed.", run=before.run_number)
+
+    def get(self, number: int) -> Run | None:
+        """A Run by its number."""
+        row = self._database.row(f"SELECT {_RUN_COLUMNS} FROM run WHERE number = ?", (number,))
+        return None if row is None else _run(row)
+
+    def find_id(self, run_id: str) -> Run | None:
+        """A Run by its UUID."""
+        blob = ids.to_blob(run_id)
+        row = self._database.row(f"SELECT {_RUN_COLUMNS} FROM run WHERE id = ?", (blob,))
+        return None if row is None else _run(row)
+
+    def newest_of(self, task_number: int) -> Run | None:
+        """The newest Run of a task."""
+        row = self._database.row(
+            f"SELECT {_RUN_COLUMNS} FROM run WHERE task_number = ? ORDER BY number DESC LIMIT 1",
+            (task_number,),
+        )
+        return None if row is None else _run(row)
+
+    def page(
+        self, *, limit: int, before: int | None, task_number: int | None, status: str | None
+    ) -> list[Run]:
+        """Runs, newest first, below the number `before`."""
+        statement = f"""
+            SELECT {_RUN_COLUMNS} FROM run
+            WHERE number < coalesce(?1, 9223372036854775807)
+              AND (?2 IS NULL OR task_number = ?2)
+              AND (?3 IS NULL OR status = ?3)
+            ORDER BY number DESC LIMIT ?4
+        """
+        values = (before, task_number, status, max(1, min(limit, PAGE_MAX)))
+        return [_run(row) for row in self._database.rows(statement, values)]
+
+    def last_runs(self) -> dict[int, tuple[int, str]]:
+        """Task number -> (number, status) of its newest Run; one pass over the history."""
+        statement = """
+            SELECT task_number, max(number), status FROM run GROUP BY task_number
+        """
+        return {
+            task: (number, str(status)) for task, number, status in self._database.rows(statement)
+        }
+
+    def waiting(self, *, after: int, limit: int) -> list[Run]:
+        """Queued and retry-waiting Runs in the order of their numbers."""
+        statement = f"""
+            SELECT {_RUN_COLUMNS} FROM run
+            WHERE status IN ('queued', 'retry_wait') AND number > ? ORDER BY number LIMIT ?
+        """
+        return [_run(row) for row in self._database.rows(statement, (after, limit))]
+
+    def launched(self, *, after: AttemptKey, limit: int) -> list[AttemptKey]:
+        """Attempts whose process may still be there: journalled and not ended, in key order."""
+        statement = """
+            SELECT journal.run_number, journal.attempt
+            FROM receipt_journal AS journal JOIN attempt USING (run_number, attempt)
+            WHERE attempt.status IN ('claimed', 'starting', 'running')
+              AND (journal.run_number, journal.attempt) > (?, ?)
+            ORDER BY journal.run_number, journal.attempt LIMIT ?
+        """
+        rows = self._database.rows(statement, (after.run_number, after.attempt, limit))
+        return [AttemptKey(run_number=number, attempt=attempt) for number, attempt in rows]
+
+    def attempts(self, run_number: int) -> list[Attempt]:
+        """Every Attempt of a Run, in order."""
+        statement = f"SELECT {_ATTEMPT_COLUMNS} FROM attempt WHERE run_number = ? ORDER BY attempt"
+        return [_attempt(row) for row in self._database.rows(statement, (run_number,))]
+
+    def attempt(self, key: AttemptKey) -> Attempt | None:
+        """One Attempt."""
+        row = self._database.row(
+            f"SELECT {_ATTEMPT_COLUMNS} FROM attempt WHERE run_number = ? AND attempt = ?",
+            (key.run_number, key.attempt),
+        )
+        return None if row is None else _attempt(row)
+
+    def latest_attempt(self, run_number: int) -> Attempt | None:
+        """The newest Attempt of a Run."""
+        row = self._database.row(
+            f"SELECT {_ATTEMPT_COLUMNS} FROM attempt WHERE run_number = ? "
+            "ORDER BY attempt DESC LIMIT 1",
+            (run_number,),
+        )
+        return None if row is None else _attempt(row)
+
+    def events(self, run_number: int) -> Iterator[tuple[int, int, str, Event]]:
+        """(sequence, at ms, actor, event) of a Run, in order."""
+        statement = (
+            "SELECT sequence, at_ms, actor, body FROM event WHERE run_number = ? ORDER BY sequence"
+        )
+        for sequence, at_ms, actor, body in self._database.rows(statement, (run_number,)):
+            for offset, entry in enumerate(json.loads(str(body))):
+                facts = entry[1] if len(entry) > 1 else {}
+                event = Event(type=entry[0], facts=facts)
+                yield sequence + offset, at_ms, str(actor), event
+
+    def prunable(self, *, keep: int, finished_before_ms: int, limit: int) -> list[int]:
+        """The oldest ended Runs beyond the bounds that no journal row needs."""
+        statement = """
+            SELECT number FROM run
+            WHERE status IN ('succeeded', 'failed', 'cancelled', 'timed_out', 'lost')
+              AND (number <= (SELECT max(number) FROM run) - ? OR finished_at_ms < ?)
+              AND NOT EXISTS (SELECT 1 FROM receipt_journal WHERE run_number = run.number)
+            ORDER BY number LIMIT ?
+        """
+        rows = self._database.rows(statement, (keep, finished_before_ms, limit))
+        return [number for (number,) in rows]
+
+    def prune(self, number: int) -> None:
+        """Delete a Run with its history; inside the caller's block."""
+        for table in ("event", "attempt"):
+            self._database.execute(f"DELETE FROM {table} WHERE run_number = ?", (number,))
+        self._database.execute("DELETE FROM run WHERE number = ?", (number,))
+
+
+_UPDATED = (
+    "status",
+    "callback_sequence",
+    "token_hash",
+    "handle",
+    "pid",
+    "pid_namespace",
+    "deadline_boot_ms",
+    "deadline_at_ms",
+    "started_at_ms",
+    "finished_at_ms",
+    "exit_code",
+    "signal",
+    "evidence",
+    "error_code",
+    "log_bytes",
+    "log_truncated",
+)
+
+
+def _event_entry(event: Event) -> list[object]:
+    return [event.type, event.facts] if event.facts else [event.type]
+
+
+def _run_values(run: Run) -> list[object]:
+    values = [getattr(run, name) for name in Run._fields]
+    values[1] = ids.to_blob(run.id)
+    return values
+
+
+def _attempt_values(attempt: Attempt) -> list[object]:
+    values: list[object] = []
+    for name in Attempt._fields:
+        value = getattr(attempt, name)
+        if name == "id":
+            value = ids.to_blob(value)
+        elif name == "token_hash" and value is not None:
+            value = bytes.fromhex(value)
+        elif name == "log_truncated" and value is not None:
+            value = int(value)
+        values.append(value)
+    return values
+
+
+def _run(row: Row) -> Run:
+    given = dict(zip(Run._fields, row, strict=True))
+    given["id"] = ids.from_blob(_blob(given["id"]))
+    return Run(**given)
+
+
+def _attempt(row: Row) -> Attempt:
+    given = dict(zip(Attempt._fields, row, strict=True))
+    given["id"] = ids.from_blob(_blob(given["id"]))
+    if given["token_hash"] is not None:
+        given["token_hash"] = _blob(given["token_hash"]).hex()
+    if given["log_truncated"] is not None:
+        given["log_truncated"] = bool(given["log_truncated"])
+    return Attempt(**given)
+
+
+def _blob(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise Corrupt("row_corrupt", "A stored row does not have its type.")
+    return value

@@ -1,0 +1,245 @@
+"""Files: private directories, durable publication, checked opens.
+
+Owns every file effect of the runtime. Promises:
+
+* `publish` makes a file visible only when its bytes are on the device, never overwrites one, and
+  returns only when its name is there too: temporary, fsync, hard link, fsync of the directory.
+* `replace` swaps a small file whole: after a cut there is the old one or the new one.
+* Opens refuse symbolic links; a directory of ours is a real one, of our own uid, mode 0700.
+* Nothing here lists a directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+
+from qinglong_edge.core.errors import Corrupt, Unavailable
+from qinglong_edge.core.record import Record
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+class Space(Record):
+    """Free room of a file system; `inodes` is None where it does not count them (jffs2, ubifs)."""
+
+    bytes: int
+    inodes: int | None
+
+
+def storage_error(error: OSError, what: str) -> Unavailable:
+    """The typed error of a failed file effect; the path stays out of it."""
+    name = errno.errorcode.get(error.errno or 0, "EIO")
+    if error.errno in _NO_SPACE:
+        return Unavailable("no_space", f"There is no room to write the {what}.", errno=name)
+    return Unavailable("storage_unavailable", f"The {what} cannot be reached.", errno=name)
+
+
+class Files:
+    """The file effects of the machine; tests replace or count its methods."""
+
+    def make_private_directory(self, path: str) -> None:
+        """Make a directory 0700 if it is missing, and check it in any case."""
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        else:
+            os.chmod(path, 0o700)  # whatever the umask said
+            self.sync_directory(os.path.dirname(path))
+        self.check_private_directory(path)
+
+    def check_private_directory(self, path: str) -> None:
+        """Refuse anything but a real directory of our own uid that only we can enter."""
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode):
+            raise Corrupt("directory_unsafe", "A private directory is not a directory.")
+        if found.st_uid != os.geteuid():
+            raise Corrupt("directory_foreign", "A private directory belongs to another user.")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            os.chmod(path, 0o700)
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names of a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def read_private(self, path: str, bytes_max: int) -> bytes | None:
+        """The bytes of a regular file, or None if it is missing.
+
+        One byte more than `bytes_max` is read, so that a caller sees an oversize file as such.
+        A symbolic link or another kind of file is `Corrupt`.
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise Corrupt("file_unsafe", "A private file is a symbolic link.") from None
+            raise
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise Corrupt("file_unsafe", "A private file is not a regular file.")
+            return self._read_up_to(fd, bytes_max + 1)
+        finally:
+            os.close(fd)
+
+    def read_range(self, path: str, offset: int, length: int) -> tuple[bytes, int] | None:
+        """Up to `length` bytes from `offset`, and the file's size; None if it is missing."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        try:
+            size = os.fstat(fd).st_size
+            return os.pread(fd, length, offset) if length else b"", size
+        finally:
+            os.close(fd)
+
+    def size(self, path: str) -> int | None:
+        """A file's size in bytes, or None if it is missing."""
+        try:
+            return os.lstat(path).st_size
+        except FileNotFoundError:
+            return None
+
+    def exists(self, path: str) -> bool:
+        """True if the name is there, whatever it is."""
+        return self.size(path) is not None
+
+    def publish(self, temporary: str, target: str, data: bytes) -> bool:
+        """Make `data` visible as `target`; False if the name is taken (its bytes are kept)."""
+        try:
+            self._write_new(temporary, data)
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            self.sync_directory(os.path.dirname(target))
+            return True
+        finally:
+            self.remove(temporary)
+
+    def replace(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        """Swap a small file whole."""
+        temporary = f"{path}.new"
+        self.remove(temporary)
+        self._write_new(temporary, data, mode=mode)
+        os.rename(temporary, path)
+        self.sync_directory(os.path.dirname(path))
+
+    def link(self, source: str, target: str) -> bool:
+        """Give a file a second name; False if the source is missing, an existing target is kept."""
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            return True
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove(self, path: str) -> bool:
+        """Remove a name; False if it was not there."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def open_append(self, path: str) -> int:
+        """Open or create a private file for appending, checked after the open.
+
+        Regular, own uid, one link, mode 0600, and the name still leads to this very file; the
+        directory is checked by the caller. `Corrupt` otherwise, and nothing is changed.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise Corrupt("file_unsafe", "A private file is not a regular file.") from None
+            raise
+        try:
+            found = os.fstat(fd)
+            named = os.lstat(path)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+                raise Corrupt("file_unsafe", "A private file has another name or kind.")
+            if found.st_uid != os.geteuid():
+                raise Corrupt("file_foreign", "A private file belongs to another user.")
+            if (named.st_dev, named.st_ino) != (found.st_dev, found.st_ino):
+                raise Corrupt("file_unsafe", "A private file was replaced while it was opened.")
+            os.fchmod(fd, 0o600)
+            os.set_blocking(fd, True)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def descriptor_size(self, fd: int) -> int:
+        """The size of an open file in bytes."""
+        return os.fstat(fd).st_size
+
+    def close(self, fd: int) -> None:
+        """Give a descriptor back."""
+        os.close(fd)
+
+    def space(self, path: str) -> Space:
+        """Free room for an ordinary user on the file system of `path`."""
+        found = os.statvfs(path)
+        return Space(
+            bytes=found.f_bavail * found.f_frsize,
+            inodes=None if found.f_files == 0 else found.f_favail,
+        )
+
+    def lock_owner(self, path: str) -> int | None:
+        """Take the owner lock for life; None while another process holds it."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return fd
+
+    def filesystem(self, path: str) -> str | None:
+        """The kind of file system under a path as the mount table names it, or None."""
+        device = os.stat(path).st_dev
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as table:
+                for line in table:
+                    fields = line.split()
+                    if fields[2] == wanted:
+                        return fields[fields.index("-") + 1]
+        except (OSError, ValueError, IndexError):
+            return None
+        return None
+
+    def _write_new(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(path, flags, mode)
+        try:
+            os.fchmod(fd, mode)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _read_up_to(self, fd: int, bytes_max: int) -> bytes:
+        parts = []
+        left = bytes_max
+        while left > 0:
+            part = os.read(fd, left)
+            if not part:
+                break
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)

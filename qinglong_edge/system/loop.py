@@ -1,0 +1,180 @@
+"""One thread, one selector, one heap of timers.
+
+Owns the waiting of the process. It wakes for a readable descriptor, a signal, a due timer, and at
+most every `wake_cap_ms` so that a step of the wall clock is noticed; on Python 3.13 and later a
+cancel-on-set timer descriptor tells of the step itself and the cap is not needed. Timers run on
+boottime. A timer with slack waits for another wake-up as long as its slack allows.
+
+A callback that raises ends the loop: callers isolate what may fail.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import selectors
+import signal
+import sys
+import time
+
+from qinglong_edge.core.limits import WAKE_CAP_MS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qinglong_edge.system.clock import Clock
+
+_FAR_FUTURE_NS = 2**62
+
+
+class Timer:
+    """A pending call; `cancel` is idempotent."""
+
+    __slots__ = ("call", "due_ms", "latest_ms")
+
+    def __init__(self, due_ms: int, latest_ms: int, call: Callable[[], None]) -> None:
+        self.due_ms = due_ms
+        self.latest_ms = latest_ms
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        """Forget the call; the heap entry is dropped when it comes up."""
+        self.call = None
+
+    def __lt__(self, other: Timer) -> bool:
+        return self.latest_ms < other.latest_ms
+
+
+class Loop:
+    """Descriptors, signals and timers of one process."""
+
+    def __init__(self, clock: Clock, *, wake_cap_ms: int = WAKE_CAP_MS) -> None:
+        self._clock = clock
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[Timer] = []
+        self._lazy: list[Timer] = []
+        self._signals: dict[int, Callable[[], None]] = {}
+        self._signal_pipe: tuple[int, int] | None = None
+        self._step_fd: int | None = None
+        self._wake_cap_ms: int | None = wake_cap_ms
+        self.on_wake: Callable[[], None] | None = None
+        self.wakes = 0
+
+    def watch(self, fd: int, call: Callable[[], None], *, write: bool = False) -> None:
+        """Call when `fd` is readable (or writable); watching again replaces the call."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
+        try:
+            self._selector.modify(fd, events, call)
+        except KeyError:
+            self._selector.register(fd, events, call)
+
+    def unwatch(self, fd: int) -> None:
+        """Stop watching; unknown descriptors are fine."""
+        try:
+            self._selector.unregister(fd)
+        except (KeyError, ValueError):
+            return
+
+    def call_at(self, due_ms: int, call: Callable[[], None], *, slack_ms: int = 0) -> Timer:
+        """Call at a boottime in ms; up to `slack_ms` later if another wake-up comes by then."""
+        timer = Timer(due_ms, due_ms + slack_ms, call)
+        heapq.heappush(self._timers, timer)
+        if slack_ms:
+            self._lazy.append(timer)
+        return timer
+
+    def call_later(self, delay_ms: int, call: Callable[[], None], *, slack_ms: int = 0) -> Timer:
+        """Call `delay_ms` from now."""
+        return self.call_at(self._clock.boot_ms() + delay_ms, call, slack_ms=slack_ms)
+
+    def on_signal(self, number: int, call: Callable[[], None]) -> None:
+        """Call from the loop, not from the handler, when the signal arrives."""
+        if self._signal_pipe is None:
+            self._signal_pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            signal.set_wakeup_fd(self._signal_pipe[1], warn_on_full_buffer=False)
+            self.watch(self._signal_pipe[0], self._read_signals)
+        self._signals[number] = call
+        signal.signal(number, lambda _number, _frame: None)
+
+    def watch_clock_steps(self) -> None:
+        """Replace the wake-up cap by the kernel's own notice, where Python can ask for it."""
+        if sys.version_info < (3, 13):
+            return
+        try:
+            fd = os.timerfd_create(time.CLOCK_REALTIME, flags=os.TFD_CLOEXEC | os.TFD_NONBLOCK)
+            os.timerfd_settime_ns(
+                fd,
+                flags=os.TFD_TIMER_ABSTIME | os.TFD_TIMER_CANCEL_ON_SET,
+                initial=_FAR_FUTURE_NS,
+            )
+        except OSError:
+            return
+        self._step_fd = fd
+        self._wake_cap_ms = None
+        self.watch(fd, self._clock_was_set)
+
+    def _clock_was_set(self) -> None:
+        """The read fails with ECANCELED and re-arms the notice; `on_wake` does the rest."""
+        if self._step_fd is None:
+            return
+        try:
+            os.read(self._step_fd, 8)
+        except OSError:
+            return
+
+    def _read_signals(self) -> None:
+        if self._signal_pipe is None:
+            return
+        for number in set(os.read(self._signal_pipe[0], 256)):
+            call = self._signals.get(number)
+            if call is not None:
+                call()
+
+    def _wait_ms(self, bound_ms: int | None) -> int | None:
+        while self._timers and self._timers[0].call is None:
+            heapq.heappop(self._timers)
+        waits = [ms for ms in (bound_ms, self._wake_cap_ms) if ms is not None]
+        if self._timers:
+            waits.append(max(0, self._timers[0].latest_ms - self._clock.boot_ms()))
+        return min(waits) if waits else None
+
+    def run_once(self, bound_ms: int | None = None) -> None:
+        """Wait for the next thing that is due, at most `bound_ms`, and do what is due."""
+        wait_ms = self._wait_ms(bound_ms)
+        ready = self._selector.select(None if wait_ms is None else wait_ms / 1000)
+        self.wakes += 1
+        if self.on_wake is not None:
+            self.on_wake()
+        for key, _events in ready:
+            current = self._selector.get_map().get(key.fd)  # an earlier call may have closed it
+            if current is not None and current.data is key.data:
+                key.data()
+        self._run_due()
+
+    def _run_due(self) -> None:
+        now_ms = self._clock.boot_ms()
+        due = []
+        while self._timers and (self._timers[0].call is None or self._timers[0].due_ms <= now_ms):
+            due.append(heapq.heappop(self._timers))
+        if self._lazy:
+            self._lazy = [timer for timer in self._lazy if timer.call is not None]
+            due += [timer for timer in self._lazy if timer.due_ms <= now_ms and timer not in due]
+        for timer in due:
+            call, timer.call = timer.call, None
+            if call is not None:
+                call()
+
+    def close(self) -> None:
+        """Give every descriptor of the loop back; the loop cannot be used again."""
+        if self._signal_pipe is not None:
+            signal.set_wakeup_fd(-1)
+            for number in self._signals:
+                signal.signal(number, signal.SIG_DFL)
+            for fd in self._signal_pipe:
+                os.close(fd)
+            self._signal_pipe = None
+        if self._step_fd is not None:
+            os.close(self._step_fd)
+            self._step_fd = None
+        self._selector.close()

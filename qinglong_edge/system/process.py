@@ -1,0 +1,122 @@
+"""Processes: identity from /proc, signals, exits.
+
+Owns every signal and wait, and every reading of /proc. Judging what they mean is the process room's
+work. Nothing of this module survives a crash.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+
+from qinglong_edge.core.evidence import Exit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Processes:
+    """The process effects of the machine; tests replace or count its methods."""
+
+    def boot_id(self) -> str | None:
+        """This boot's identity, or None where /proc does not tell."""
+        text = self._read("/proc/sys/kernel/random/boot_id")
+        return None if text is None else text.decode("ascii", "replace").strip()
+
+    def pid_namespace(self) -> int | None:
+        """The inode of this process's pid namespace: pids of another one mean nothing here."""
+        try:
+            return os.stat("/proc/self/ns/pid").st_ino
+        except OSError:
+            return None
+
+    def stat_text(self, pid: int) -> bytes | None:
+        """/proc/PID/stat, or None if there is no such process (to this user's eyes)."""
+        return self._read(f"/proc/{pid}/stat")
+
+    def exists(self, pid: int) -> bool:
+        """True unless the kernel says ESRCH: a hidden /proc entry is not a dead process."""
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+    def pids(self) -> Iterator[int]:
+        """Every pid that /proc shows; asked only when a session's end has to be proven."""
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                yield int(name)
+
+    def signal_group(self, pgid: int, number: int) -> bool:
+        """Signal a process group; False if it has no member left."""
+        try:
+            os.killpg(pgid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def signal_pid(self, pid: int, number: int) -> bool:
+        """Signal one process; False if it is gone."""
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def open_pid(self, pid: int) -> int | None:
+        """A descriptor that becomes readable when the process ends; None without kernel support."""
+        if not hasattr(os, "pidfd_open"):
+            return None
+        try:
+            return os.pidfd_open(pid)
+        except OSError:
+            return None
+
+    def close_pid(self, fd: int) -> None:
+        """Give a process descriptor back."""
+        os.close(fd)
+
+    def peek_exit(self, pid: int) -> Exit | None:
+        """How an own child ended, leaving it a zombie; None while it lives."""
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        if found.si_code == os.CLD_EXITED:
+            return Exit(code=found.si_status, signal=None)
+        return Exit(code=None, signal=found.si_status)
+
+    def reap(self, pid: int) -> None:
+        """Collect an own child that has ended (or is about to)."""
+        try:
+            os.waitpid(pid, 0)
+        except ChildProcessError:
+            return
+
+    def file_size_limit(self) -> int | None:
+        """The soft RLIMIT_FSIZE in bytes, None = unlimited."""
+        soft, _hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        return None if soft == resource.RLIM_INFINITY else soft
+
+    def resident_bytes(self) -> int:
+        """This process's resident set, as /proc/self/statm tells it."""
+        text = self._read("/proc/self/statm") or b"0 0"
+        return int(text.split()[1]) * resource.getpagesize()
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ESRCH):
+                return None
+            raise
+        try:
+            return os.read(fd, 4096)
+        except ProcessLookupError:
+            return None
+        finally:
+            os.close(fd)

@@ -1,0 +1,192 @@
+"""The control socket: a listening unix socket and line-framed, never-blocking connections.
+
+Owns framing and back-pressure: one request a line, at most `REQUEST_BYTES_MAX` bytes, at most one
+request of a connection at a time; while an answer waits for a slow reader nothing more is read
+from it. A dead or hostile client costs its own connection only. Nothing survives a crash but the
+socket's name, which the next owner (holding the owner lock) replaces.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+
+from qinglong_edge.core.limits import REQUEST_BYTES_MAX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qinglong_edge.system.loop import Loop
+
+_RECEIVE_BYTES = 65_536
+_BACKLOG = 64
+
+
+def _through_directory(path: str) -> tuple[int, str]:
+    """A directory descriptor and a short name for a socket path longer than the kernel takes."""
+    fd = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return fd, f"/proc/self/fd/{fd}/{os.path.basename(path)}"
+
+
+def bind(path: str) -> socket.socket:
+    """A listening socket, mode 0600, in place of whatever name was left there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    directory, short = _through_directory(path)
+    try:
+        sock.setblocking(False)
+        before = os.umask(0o177)
+        try:
+            sock.bind(short)
+        finally:
+            os.umask(before)
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.close(directory)
+    return sock
+
+
+def connect(path: str, timeout_s: float | None) -> socket.socket:
+    """A client's end; FileNotFoundError or ConnectionRefusedError if nobody listens."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    directory, short = _through_directory(path)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(short)
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.close(directory)
+    return sock
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """The user on the other end, as the kernel saw it at connect time."""
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", data)[1])
+
+
+class Connection:
+    """One client; `on_line` gets each request line, `on_close` is called once."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, uid: int) -> None:
+        self.uid = uid
+        self._loop = loop
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._input = bytearray()
+        self._output = bytearray()
+        self._busy = False
+        self._last = False
+        self.closed = False
+        self.on_line: Callable[[bytes], None] = lambda _line: None
+        self.on_oversize: Callable[[], None] = lambda: None
+        self.on_close: Callable[[], None] = lambda: None
+        sock.setblocking(False)
+        loop.watch(self._fd, self._ready)
+
+    def send(self, line: bytes, *, last: bool = False) -> None:
+        """Answer the request in hand; `last` closes once the bytes are gone."""
+        if self.closed:
+            return
+        self._busy = False
+        self._last = self._last or last
+        self._output += line
+        self._ready()
+
+    def close(self) -> None:
+        """Drop the client; idempotent."""
+        if not self.closed:
+            self.closed = True
+            self._loop.unwatch(self._fd)
+            self._sock.close()
+            self.on_close()
+
+    def _ready(self) -> None:
+        if self._output and not self._write():
+            return
+        if self._output:
+            self._loop.watch(self._fd, self._ready, write=True)
+            return
+        if self._last:
+            self.close()
+            return
+        if self._busy:
+            self._watch_for_hangup()
+            return
+        if self._take_line():
+            return
+        self._loop.watch(self._fd, self._ready)
+        self._read()
+
+    def _write(self) -> bool:
+        try:
+            del self._output[: self._sock.send(self._output[:_RECEIVE_BYTES])]
+        except BlockingIOError:
+            return True
+        except OSError:
+            self.close()
+            return False
+        return True
+
+    def _watch_for_hangup(self) -> None:
+        """While a request is in hand nothing is read, so that one client cannot queue many."""
+        self._loop.watch(self._fd, self._hung_up)
+
+    def _hung_up(self) -> None:
+        """Tell a client that is gone from one that has only said all it had to say."""
+        try:
+            data = self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        self._loop.unwatch(self._fd)
+        if data:
+            return
+        poll = select.poll()
+        poll.register(self._fd, 0)
+        if poll.poll(0):
+            self.close()
+        else:
+            self._last = True
+
+    def _read(self) -> None:
+        try:
+            data = self._sock.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        self._input += data
+        self._take_line()
+
+    def _take_line(self) -> bool:
+        end = self._input.find(b"\n")
+        if end < 0 and len(self._input) <= REQUEST_BYTES_MAX:
+            return False
+        self._busy = True
+        if end < 0 or end > REQUEST_BYTES_MAX:
+            self._input.clear()
+            self.on_oversize()
+            return True
+        line = bytes(self._input[:end])
+        del self._input[: end + 1]
+        self.on_line(line)
+        if not self.closed and self._busy:
+            self._watch_for_hangup()
+        return True

@@ -1,0 +1,69 @@
+"""Holds for every test: a clean environment, no forbidden skips, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+from tests.tools import builder, debian, leaks, strictness, testing
+
+_NAMES = ("LANG", "LANGUAGE", "TZ")
+_PREFIXES = ("LC_", "QINGLONG_EDGE_", "QL3_")
+_LEAKLESS = (Path(ROOT, "tests", "process"), Path(ROOT, "tests", "e2e"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Strictness, where the environment asks for it."""
+    strictness.register(config, os.path.join(ROOT, "tests", "skips.txt"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _clean_environment() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name in _NAMES or name.startswith(_PREFIXES):
+                patch.delenv(name)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.fixture(autouse=True)
+def _leakless(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test of processes ends with the processes and descriptors that it began with."""
+    if not any(folder in request.path.parents for folder in _LEAKLESS):
+        yield
+        return
+    folder = str(request.getfixturevalue("tmp_path"))
+    before = leaks.snapshot()
+    yield
+    found = leaks.leaks(before, folder)
+    if found:
+        leaks.end(before, folder)
+        pytest.fail("left behind: " + "; ".join(found))
+
+
+@pytest.fixture(scope="session")
+def zipapp(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The artifact of this tree, with the byte code of the running Python."""
+    output = tmp_path_factory.mktemp("artifact") / "qinglong-edge.pyz"
+    return builder.build(ROOT, str(output), python=sys.executable).path
+
+
+@pytest.fixture(scope="session")
+def debian_crontabs() -> list[Path]:
+    """/etc/crontab and /etc/cron.d files exactly as Debian's packages ship them."""
+    found = []
+    for name in debian.CRONTABS:
+        try:
+            folder = Path(debian.unpacked(name, os.path.join(ROOT, testing.CACHE)))
+        except debian.UnobtainableError as error:
+            pytest.skip(f"the package {name} cannot be had: {error}")
+        found += [*folder.glob("etc/crontab"), *folder.glob("etc/cron.d/[!.]*")]
+    return sorted(found)

@@ -1,0 +1,68 @@
+"""What many tests need: the tree, waiting with a bound, the modules that a command loads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# Runs the program as a zipapp runs it, and tells at its end what has been imported.
+_WATCH = """
+import sys
+zipapp, answer = sys.argv[1:3]
+del sys.argv[1:3]
+sys.path.insert(0, zipapp)
+try:
+    from qinglong_edge.cli.main import main
+    main(sys.argv[1:])
+finally:
+    with open(answer, "w") as opened:
+        opened.write("\\n".join(sys.modules))
+"""
+
+
+def until(ready: Callable[[], T], timeout: float = 10.0, *, what: str = "") -> T:
+    """The first true answer of `ready`, asked every 5 ms; AssertionError after `timeout` s."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = ready()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout} s: {what or ready}")
+        time.sleep(0.005)
+
+
+def loaded_modules(
+    zipapp: str, arguments: Sequence[str], answer: str, *, ready: bytes | None = None
+) -> frozenset[str]:
+    """Modules that the program imports over a bare interpreter with the same flags (`-I -S`).
+
+    `answer` is a file to use. With `ready` the program is a daemon: it gets TERM once a line of its
+    stderr contains these bytes, and what its stop imports counts too.
+    """
+    command = [sys.executable, "-I", "-S", "-c", _WATCH, zipapp, answer, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as started:
+        lines = iter(started.stderr or ())
+        if ready is not None and any(ready in line for line in lines):
+            started.send_signal(signal.SIGTERM)
+        for _ in lines:
+            pass
+    with open(answer, encoding="utf-8") as opened:
+        return frozenset(opened.read().split()) - _bare_modules()
+
+
+def _bare_modules() -> frozenset[str]:
+    code = "import sys; print(*sys.modules)"
+    bare = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], stdout=subprocess.PIPE, check=True
+    )
+    return frozenset(bare.stdout.decode().split())

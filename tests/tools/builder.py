@@ -1,0 +1,162 @@
+"""Makes the zipapp: the same bytes from the same sources, wherever and however it is built.
+
+Owns what goes in and how it is laid out. Sorted names, one fixed time, one fixed mode; every module
+as source and as byte code (``x.py`` and ``x.pyc``: a Python of another minor version falls back to
+the source). Needs the standard library only. The file is complete or absent: it is written beside
+its name and renamed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import stat
+import subprocess
+import tomllib
+import zipfile
+from dataclasses import dataclass
+
+PACKAGE = "qinglong_edge"
+ARTIFACT = os.path.join("dist", "qinglong-edge.pyz")
+SHEBANG = b"#!/usr/bin/python3 -IS\n"
+ELSEWHERE = frozenset({"worker"})  # rooms of the worker's own artifact
+DATA = frozenset({"qinglong_edge/process/wrapper.sh"})
+_FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip can say
+_COMPILER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bytecode.py")
+
+
+class BuildError(Exception):
+    """The sources or the interpreter do not allow a build; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished zipapp."""
+
+    path: str
+    size: int
+    entries: dict[str, int]  # name -> bytes it takes in the file, compressed
+    digest: str
+    python: str
+
+
+def build(root: str, output: str, *, python: str) -> Artifact:
+    """Build the tree at `root` into the file `output`, byte code by the interpreter `python`."""
+    sources = _package(root)
+    sources["__main__.py"] = sources[f"{PACKAGE}/__main__.py"]
+    sources[f"{PACKAGE}/profiles.json"] = _profiles(root)
+    version, code = _compile(python, {n: t for n, t in sources.items() if n.endswith(".py")})
+    made = {"digest": digest(sources), "python": version}
+    made_name = f"{PACKAGE}/build.json"
+    content = _archive({**sources, **code, made_name: _json(made)})
+    _publish(output, content)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = {info.filename: info.compress_size for info in archive.infolist()}
+    return Artifact(output, len(content), entries, made["digest"], version)
+
+
+def digest(sources: dict[str, bytes]) -> str:
+    """SHA-256 over sorted names, lengths and bytes."""
+    state = hashlib.sha256()
+    for name in sorted(sources):
+        state.update(f"{name}\0{len(sources[name])}\0".encode())
+        state.update(sources[name])
+    return state.hexdigest()
+
+
+def _package(root: str) -> dict[str, bytes]:
+    """Every file that the artifact carries; a file that no rule names is refused, not left out."""
+    found: dict[str, bytes] = {}
+    top = os.path.join(root, PACKAGE)
+    for folder, folders, files in os.walk(top):
+        away = ELSEWHERE if folder == top else frozenset()
+        folders[:] = [
+            name
+            for name in folders
+            if name != "__pycache__" and name not in away and not name.startswith(".")
+        ]
+        for file in files:
+            path = os.path.join(folder, file)
+            name = os.path.relpath(path, root).replace(os.sep, "/")
+            if file.startswith(".") or file.endswith(".pyc"):
+                continue
+            if not file.endswith(".py") and name not in DATA:
+                raise BuildError(f"{name} is neither a module nor a known data file.")
+            with open(path, "rb") as opened:
+                found[name] = opened.read()
+    for name in sorted(DATA | {f"{PACKAGE}/__main__.py"}):
+        if name not in found:
+            raise BuildError(f"{name} is missing.")
+    return found
+
+
+def _profiles(root: str) -> bytes:
+    """The run-time half of every profile of this artifact, as JSON."""
+    carried: dict[str, object] = {}
+    folder = os.path.join(root, "profiles")
+    for file in sorted(os.listdir(folder)):
+        name, suffix = os.path.splitext(file)
+        if suffix == ".toml" and not name.startswith("worker-"):
+            with open(os.path.join(folder, file), "rb") as opened:
+                carried[name] = {"runtime": tomllib.load(opened)["runtime"]}
+    return _json(carried)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _compile(python: str, sources: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
+    """The interpreter's minor version and the byte code of every module under its .pyc name."""
+    given = {name: base64.b64encode(text).decode() for name, text in sources.items()}
+    # Not -I: it would drop the hash seed with all other variables of the interpreter.
+    environment = {n: v for n, v in os.environ.items() if not n.startswith("PYTHON")}
+    environment["PYTHONHASHSEED"] = "0"
+    try:
+        done = subprocess.run(
+            [python, "-S", "-s", "-P", "-B", "-X", "no_debug_ranges", _COMPILER],
+            input=json.dumps(given),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+        )
+    except OSError as error:
+        raise BuildError(f"{python} cannot be started ({error.strerror}).") from error
+    if done.returncode != 0:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise BuildError(f"{python} could not compile the sources: {last}")
+    answer = json.loads(done.stdout)
+    code = {f"{name}c": base64.b64decode(text) for name, text in answer["code"].items()}
+    return answer["python"], code
+
+
+def _archive(entries: dict[str, bytes]) -> bytes:
+    """Shebang and zip; offsets count from the start of the file, as zip readers expect."""
+    stream = io.BytesIO()
+    stream.write(SHEBANG)
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name in sorted(entries):
+            info = zipfile.ZipInfo(name, _FIXED_TIME)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.create_system = 3  # Unix, whatever the builder runs on
+            info.external_attr = (stat.S_IFREG | 0o644) << 16
+            archive.writestr(info, entries[name], compresslevel=9)
+    return stream.getvalue()
+
+
+def _publish(output: str, content: bytes) -> None:
+    os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+    part = f"{output}.{os.getpid()}.part"
+    try:
+        with open(part, "xb") as opened:
+            opened.write(content)
+            os.fchmod(opened.fileno(), 0o755)
+        os.replace(part, output)
+    except BaseException:
+        if os.path.exists(part):
+            os.unlink(part)
+        raise
