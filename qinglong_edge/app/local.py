@@ -1,7 +1,7 @@
 """A command without a daemon: own the state for a moment, do the one method, let go.
 
-Owns the one-shot owner. It never recovers and never schedules; `run.start` queues unless the command
-waits for its end, then it runs that one run.
+Owns the one-shot owner. It never recovers and never schedules; `run.start` queues unless the
+command waits for its end, then it runs that one run.
 """
 
 from __future__ import annotations
@@ -51,5 +51,6 @@ class LocalOwner:
     def close(self) -> None:
         """Let go of the state; a task that runs goes on and is adopted by the next owner."""
         self._runtime.dispatcher.close()
+        self._runtime.starter.close()
         self._runtime.coordinator.close()
         self._runtime.close()

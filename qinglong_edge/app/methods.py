@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qinglong_edge.app.rpc import Peer
     from qinglong_edge.app.runtime import Runtime
 
-    Method = Callable[[Runtime, Params, Peer], object]
+    Method = Callable[[Runtime, Params], object]
 
 METHODS: Mapping[str, Method] = {
     "task.add": tasks.add,
@@ -48,4 +48,4 @@ def call(runtime: Runtime, name: str, params: Mapping[str, object], peer: Peer) 
     method = METHODS.get(name)
     if method is None:
         raise Refused("method_unknown", "There is no such method.")
-    return method(runtime, Params(params), peer)
+    return method(runtime, Params(params, peer))

@@ -12,12 +12,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from qinglong_edge.app.rpc import Peer
+
 
 class Params:
-    """One request's parameters; `end` refuses what was not taken."""
+    """One request's parameters and who asks; `end` refuses what was not taken."""
 
-    def __init__(self, given: Mapping[str, object]) -> None:
+    def __init__(self, given: Mapping[str, object], peer: Peer) -> None:
         self._given = dict(given)
+        self.peer = peer
 
     def has(self, name: str) -> bool:
         """True if the parameter is there and not null."""

@@ -35,6 +35,11 @@ class Zones:
         return self._open[text]
 
 
+def machine_zone(environment_tz: str | None) -> str:
+    """The machine's own zone; `environment_tz` is what a command's environment says."""
+    return zonefile.router_zone(environment_tz=environment_tz)
+
+
 def cron_next(text: str, *, zone: str, after_ms: int | None, count: int) -> dict[str, Any]:
     """The next `count` moments after a moment (now, if None) in a zone."""
     if not 1 <= count <= CRON_NEXT_COUNT_MAX:

@@ -27,7 +27,6 @@ from qinglong_edge.execution.dispatch import Request
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from qinglong_edge.app.params import Params
-    from qinglong_edge.app.rpc import Peer
     from qinglong_edge.app.runtime import Runtime
     from qinglong_edge.app.views import Document
     from qinglong_edge.core.run import Attempt, Run
@@ -53,7 +52,7 @@ def find(runtime: Runtime, text: str) -> Run:
     return found
 
 
-def start(runtime: Runtime, params: Params, peer: Peer) -> Pending:
+def start(runtime: Runtime, params: Params) -> Pending:
     """`run.start`: a manual run now; answered once it is durable."""
     task = require(runtime, params.text("name"))
     given = params.mapping("environment")
@@ -82,12 +81,12 @@ def start(runtime: Runtime, params: Params, peer: Peer) -> Pending:
         )
 
     runtime.dispatcher.admit(
-        Request(task, revision, actor=peer.actor, recipe_number=recipe_number, done=done)
+        Request(task, revision, actor=params.peer.actor, recipe_number=recipe_number, done=done)
     )
     return pending
 
 
-def wait(runtime: Runtime, params: Params, peer: Peer) -> Pending:
+def wait(runtime: Runtime, params: Params) -> Pending:
     """`run.wait`: RUN, once it has ended for good."""
     run = find(runtime, params.text("run"))
     params.end()
@@ -110,7 +109,7 @@ def _forget(runtime: Runtime, listener: object) -> None:
     runtime.settled[:] = [each for each in runtime.settled if each is not listener]
 
 
-def stop(runtime: Runtime, params: Params, peer: Peer) -> Pending:
+def stop(runtime: Runtime, params: Params) -> Pending:
     """`run.stop`: TERM, bounded wait, KILL, proof; answered with RUN once it has ended."""
     run = find(runtime, params.text("run"))
     grace_ms = params.number("grace_ms", highest=GRACE_MS_MAX)
@@ -126,11 +125,11 @@ def stop(runtime: Runtime, params: Params, peer: Peer) -> Pending:
         else:
             pending.settle(views.run_document(runtime, found))
 
-    runtime.control.stop(run, actor=peer.actor, grace_ms=grace_ms, done=done)
+    runtime.control.stop(run, actor=params.peer.actor, grace_ms=grace_ms, done=done)
     return pending
 
 
-def settle(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def settle(runtime: Runtime, params: Params) -> Document:
     """`run.settle`: the operator's word on a run that could not be proven."""
     run = find(runtime, params.text("run"))
     status, reason = params.text("as"), params.text("reason")
@@ -141,11 +140,11 @@ def settle(runtime: Runtime, params: Params, peer: Peer) -> Document:
         )
     if not reason.strip() or len(reason) > REASON_CHARACTERS_MAX:
         raise Invalid("reason_invalid", "A reason is 1 to 256 characters.")
-    ended = runtime.control.settle(run, status=status, reason=reason, actor=peer.actor)
+    ended = runtime.control.settle(run, status=status, reason=reason, actor=params.peer.actor)
     return views.run_document(runtime, ended)
 
 
-def show(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def show(runtime: Runtime, params: Params) -> Document:
     """`run.show`: one run with its attempts and events."""
     run = find(runtime, params.text("run"))
     params.end()
@@ -159,7 +158,7 @@ def show(runtime: Runtime, params: Params, peer: Peer) -> Document:
     }
 
 
-def listing(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def listing(runtime: Runtime, params: Params) -> Document:
     """`runs.list`: newest first; `next` continues below the last one given."""
     name, status = params.maybe_text("task"), params.maybe_text("status")
     limit = params.number("limit", lowest=1, highest=PAGE_MAX) or _PAGE
@@ -179,7 +178,7 @@ def listing(runtime: Runtime, params: Params, peer: Peer) -> Document:
     }
 
 
-def read_log(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def read_log(runtime: Runtime, params: Params) -> Document:
     """`log.read`: a range of a log as base64; `tail` counts bytes from the end."""
     run = find(runtime, params.text("run"))
     number = params.number("attempt", lowest=1, highest=16)

@@ -25,6 +25,7 @@ from qinglong_edge.execution.coordinator import Coordinator
 from qinglong_edge.execution.dispatch import Dispatcher
 from qinglong_edge.execution.recovery import Recovery
 from qinglong_edge.execution.scheduler import Scheduler
+from qinglong_edge.execution.starts import Starter
 from qinglong_edge.execution.sweep import Sweep
 from qinglong_edge.execution.trust import SETTING as CLOCK_SETTING
 from qinglong_edge.execution.trust import ClockTrust
@@ -111,20 +112,28 @@ class Runtime:
         self.inspector = Inspector(parts.processes)
         self.coordinator = Coordinator(
             store=store,
-            launcher=self._launcher(),
             logs=self.logs,
             receipt_store=self.receipts,
             inspector=self.inspector,
             pids=parts.processes,
             loop=self.loop,
             clock=parts.clock,
-            random=parts.random,
             quarantine_ms=profile.receipt_retention_ms,
+        )
+        self.starter = Starter(
+            store=store,
+            launcher=self._launcher(),
+            logs=self.logs,
+            coordinator=self.coordinator,
+            loop=self.loop,
+            clock=parts.clock,
+            random=parts.random,
         )
         self.coordinator.extra_settings = self.trust.to_save
         self.dispatcher = Dispatcher(
             store=store,
             coordinator=self.coordinator,
+            starter=self.starter,
             loop=self.loop,
             clock=parts.clock,
             id_source=self.ids,

@@ -93,12 +93,13 @@ def layout(profile: Profile) -> Layout:
     )
 
 
-def initialise(where: Place, profile_name: str, *, at_ms: int, files: Files) -> bool:
+def initialise(where: Place, profile_name: str, *, at_ms: int, files: Files | None = None) -> bool:
     """Make the state directory; False if it is there already with this profile.
 
     `Refused`: `profile_mismatch`, `state_not_empty`, `state_shared_mount`, `no_hard_links`.
     """
     profile = profiles.load(profile_name)
+    files = Files() if files is None else files
     try:
         _make_directory(where.state, files)
         found = _config(where, files)

@@ -11,9 +11,10 @@ import os
 from qinglong_edge.app import preview
 from qinglong_edge.app.params import Params
 from qinglong_edge.app.runtime import PAUSED_SETTING
-from qinglong_edge.app.tasks import DEFAULT_PATH, add, default_zone, home
+from qinglong_edge.app.tasks import DEFAULT_PATH, add, default_zone
 from qinglong_edge.core.errors import EdgeError, Invalid
 from qinglong_edge.core.limits import IMPORT_BYTES_MAX
+from qinglong_edge.system import users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from qinglong_edge.core.crontab import Imported
 
 
-def status(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def status(runtime: Runtime, params: Params) -> Document:
     """`status`: owner, counts, what is next, clock, storage, what is not well."""
     params.end()
     clock, trust = runtime.parts.clock, runtime.trust
@@ -77,17 +78,17 @@ def _pause(runtime: Runtime, params: Params, *, paused: bool) -> Document:
     return {"paused": paused}
 
 
-def pause(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def pause(runtime: Runtime, params: Params) -> Document:
     """`scheduler.pause`: no trigger admits anything until `resume`; survives restarts."""
     return _pause(runtime, params, paused=True)
 
 
-def resume(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def resume(runtime: Runtime, params: Params) -> Document:
     """`scheduler.resume`: what was due meanwhile is a misfire like any other."""
     return _pause(runtime, params, paused=False)
 
 
-def trust_clock(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def trust_clock(runtime: Runtime, params: Params) -> Document:
     """`clock.trust`: the operator's word that the wall clock is right."""
     params.end()
     change = runtime.trust.believe()
@@ -100,7 +101,7 @@ def trust_clock(runtime: Runtime, params: Params, peer: Peer) -> Document:
     return {"clock": clock_document(runtime)}
 
 
-def cron_next(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def cron_next(runtime: Runtime, params: Params) -> Document:
     """`cron.next`: the parser's own answer."""
     text, zone = params.text("expression"), params.maybe_text("zone")
     after_ms, count = params.number("after_ms"), params.number("count")
@@ -112,7 +113,7 @@ def cron_next(runtime: Runtime, params: Params, peer: Peer) -> Document:
     )
 
 
-def import_crontab(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def import_crontab(runtime: Runtime, params: Params) -> Document:
     """`import.crontab`: tasks from a crontab, line by line; a second import changes nothing."""
     from qinglong_edge.core import crontab
 
@@ -123,7 +124,7 @@ def import_crontab(runtime: Runtime, params: Params, peer: Peer) -> Document:
     if len(data) > IMPORT_BYTES_MAX:
         raise Invalid("crontab_too_large", "The crontab is larger than 1 MiB.", bytes=len(data))
     dialect = params.maybe_text("dialect") or "vixie"
-    user = params.maybe_text("user") or user_name(peer.uid)
+    user = params.maybe_text("user") or users.name(params.peer.uid)
     zone = params.maybe_text("zone") or default_zone(runtime)
     user_column, dry_run = params.flag("user_column") or False, params.flag("dry_run") or False
     params.end()
@@ -138,7 +139,11 @@ def import_crontab(runtime: Runtime, params: Params, peer: Peer) -> Document:
     refused = list(plan.refused)
     for line in plan.tasks:
         try:
-            imported.append(_import_line(runtime, line, peer, user, dialect, dry_run=dry_run))
+            imported.append(
+                _import_line(
+                    runtime, line, params.peer, user=user, dialect=dialect, dry_run=dry_run
+                )
+            )
         except EdgeError as error:
             refused.append({"line": line.line, "code": error.code, "message": error.message})
     warnings = list(plan.warnings)
@@ -155,7 +160,7 @@ def import_crontab(runtime: Runtime, params: Params, peer: Peer) -> Document:
 
 
 def _import_line(
-    runtime: Runtime, line: Imported, peer: Peer, user: str, dialect: str, *, dry_run: bool
+    runtime: Runtime, line: Imported, peer: Peer, *, user: str, dialect: str, dry_run: bool
 ) -> Document:
     """One line becomes one task, unless it is there already."""
     from qinglong_edge.core.crontab import DEFAULT_PATHS
@@ -170,7 +175,7 @@ def _import_line(
     if runtime.store.tasks.find(line.name) is not None:
         return {**told, "outcome": "idempotent"}
     environment = {
-        "HOME": home(),
+        "HOME": users.home(),
         "LOGNAME": user,
         "USER": user,
         "PATH": DEFAULT_PATHS.get(dialect, DEFAULT_PATH),
@@ -189,15 +194,5 @@ def _import_line(
     else:
         wanted["cron"] = [line.expression]
     if not dry_run:
-        add(runtime, Params(wanted), peer)
+        add(runtime, Params(wanted, peer))
     return {**told, "outcome": "inserted"}
-
-
-def user_name(uid: int) -> str:
-    """The name of a uid, or its digits."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

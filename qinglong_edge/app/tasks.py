@@ -13,7 +13,7 @@ from qinglong_edge.core.limits import TRIGGERS_PER_TASK_MAX
 from qinglong_edge.core.run import BOOT, CRON, EVERY
 from qinglong_edge.core.task import MISFIRES, SKIP, Definition, Trigger, check_name
 from qinglong_edge.core.trigger import format_duration, parse_every_ms
-from qinglong_edge.system import zonefile
+from qinglong_edge.system import users, zonefile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from qinglong_edge.app.params import Params
-    from qinglong_edge.app.rpc import Peer
     from qinglong_edge.app.runtime import Runtime
     from qinglong_edge.app.views import Document
     from qinglong_edge.core.recipe import Recipe
@@ -42,21 +41,9 @@ _FIELDS = (
 )
 
 
-def home() -> str:
-    """The home directory of the user the runtime works for; the root where none is known."""
-    import os
-    import pwd
-
-    try:
-        found = pwd.getpwuid(os.geteuid()).pw_dir
-    except KeyError:
-        return "/"
-    return found if found.startswith("/") else "/"
-
-
 def default_environment() -> dict[str, str]:
     """What every new recipe begins with; written down, never added at launch."""
-    return {"PATH": DEFAULT_PATH, "HOME": home(), "LANG": "C.UTF-8", "SHELL": _SHELL}
+    return {"PATH": DEFAULT_PATH, "HOME": users.home(), "LANG": "C.UTF-8", "SHELL": _SHELL}
 
 
 def require(runtime: Runtime, name: str) -> Task:
@@ -87,7 +74,7 @@ class Edit:
         if endings is not None:
             self._fields["retry_on"] = endings
         if base is None and "cwd" not in self._fields:
-            self._fields["cwd"] = home()
+            self._fields["cwd"] = users.home()
 
     def _plain(self, params: Params, name: str) -> object:
         if name in ("repeatable", "log"):
@@ -103,9 +90,9 @@ class Edit:
         if shell is not None:
             if not shell.strip():
                 raise Invalid("command_empty", "A task needs a command.")
-            self._fields.update(argv=(_SHELL, "-c", shell), shell=True)
+            self._fields.update({"argv": (_SHELL, "-c", shell), "shell": True})
         elif argv is not None:
-            self._fields.update(argv=argv, shell=False)
+            self._fields.update({"argv": argv, "shell": False})
 
     def definition(self) -> Definition:
         """The checked definition."""
@@ -187,7 +174,7 @@ def recipe_of(
     return recipe.from_bindings([*kept, *(recipe.public(*pair) for pair in values.items())])
 
 
-def add(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def add(runtime: Runtime, params: Params) -> Document:
     """`task.add`: a new task, or with `replace` a new revision of an existing one."""
     name = check_name(params.text("name"))
     replace = params.flag("replace") or False
@@ -236,7 +223,7 @@ def revision_document(runtime: Runtime, task: Task) -> Document:
     }
 
 
-def change(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def change(runtime: Runtime, params: Params) -> Document:
     """`task.set`: a new revision that differs only in what is named; `all` with a zone for all."""
     if params.flag("all"):
         return _move_all(runtime, params)
@@ -279,7 +266,7 @@ def _move_all(runtime: Runtime, params: Params) -> Document:
     return {"tasks": [revision_document(runtime, task) for task in moved]}
 
 
-def rename(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def rename(runtime: Runtime, params: Params) -> Document:
     """`task.rename`: the history stays with the task."""
     task = require(runtime, params.text("name"))
     name = check_name(params.text("new_name"))
@@ -291,7 +278,7 @@ def rename(runtime: Runtime, params: Params, peer: Peer) -> Document:
     return revision_document(runtime, task.replace(name=name))
 
 
-def listing(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def listing(runtime: Runtime, params: Params) -> Document:
     """`task.list`."""
     params.end()
     last = runtime.store.runs.last_runs()
@@ -299,7 +286,7 @@ def listing(runtime: Runtime, params: Params, peer: Peer) -> Document:
     return {"tasks": [views.task_document(runtime, task, last.get(task.number)) for task in tasks]}
 
 
-def show(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def show(runtime: Runtime, params: Params) -> Document:
     """`task.show`."""
     task = require(runtime, params.text("name"))
     params.end()
@@ -319,17 +306,17 @@ def _set_enabled(runtime: Runtime, params: Params, *, enabled: bool) -> Document
     return views.task_document(runtime, task, None if last is None else (last.number, last.status))
 
 
-def enable(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def enable(runtime: Runtime, params: Params) -> Document:
     """`task.enable`: triggers admit again; what was due meanwhile is not made up for."""
     return _set_enabled(runtime, params, enabled=True)
 
 
-def disable(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def disable(runtime: Runtime, params: Params) -> Document:
     """`task.disable`: triggers admit nothing; running attempts go on."""
     return _set_enabled(runtime, params, enabled=False)
 
 
-def remove(runtime: Runtime, params: Params, peer: Peer) -> Document:
+def remove(runtime: Runtime, params: Params) -> Document:
     """`task.remove`: refused while a run of the task is waiting or running; history stays."""
     task = require(runtime, params.text("name"))
     params.end()

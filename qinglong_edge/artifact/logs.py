@@ -4,7 +4,7 @@ Owns the log root. The id follows from run and attempt, so a file that a crash l
 again from the attempt's row; nothing lists a directory.
 
     <root>/<first two hex of id>/<id>.log
-    <root>/<first two hex>/.<id>.log.truncated.json     the truncation fact, only when output was cut
+    <root>/<first two hex>/.<id>.log.truncated.json     the truncation fact, only for a cut log
     <root>/<first two hex>/.<id>.log.truncated.tmp      while the fact is written
 
 Capacity is proven before a directory or file exists. A log never grows past its quota by a byte:

@@ -6,16 +6,15 @@ Owns the mapping. Nothing here changes state except through a method.
 from __future__ import annotations
 
 import binascii
-import json
 import os
 import sys
 import time
 
-from qinglong_edge.cli import main as door
-from qinglong_edge.cli import parser, render
-from qinglong_edge.cli.client import Client
+from qinglong_edge.app import preview, state
+from qinglong_edge.app.client import Client
+from qinglong_edge.cli import output, parser, render
 from qinglong_edge.core.errors import Invalid
-from qinglong_edge.core.limits import IMPORT_BYTES_MAX, LOG_RANGE_BYTES_MAX
+from qinglong_edge.core.limits import IMPORT_BYTES_MAX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from qinglong_edge.app.state import Place
 
-_FOLLOW_S = 0.5
 _NOT_SUCCEEDED = 1
 
 
@@ -51,18 +49,16 @@ class Context:
     def show(self, answer: object, text: Callable[[], str]) -> int:
         """The answer as JSON or as text."""
         if self.options.json:
-            door.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            output.write_json(answer)
         else:
-            door.write(text())
+            output.write(text())
         return 0
 
     def zone(self) -> str | None:
         """The zone of the command line, else the machine's own where one is needed."""
         if self.options.zone is not None:
             return str(self.options.zone)
-        from qinglong_edge.system import zonefile
-
-        return zonefile.router_zone(environment_tz=self.environment_tz)
+        return preview.machine_zone(self.environment_tz)
 
 
 def run(arguments: list[str], *, default_state: str, environment_tz: str | None) -> int:
@@ -70,7 +66,7 @@ def run(arguments: list[str], *, default_state: str, environment_tz: str | None)
     options = parser.parse(arguments)
     if options.version:
         return _version(options)
-    where = door.make_place(options.state or default_state, options.runtime)
+    where = state.place(options.state or default_state, options.runtime)
     context = Context(options, where, environment_tz)
     verb = getattr(options, "verb", None)
     name = f"{options.command} {verb}" if verb else str(options.command)
@@ -78,35 +74,22 @@ def run(arguments: list[str], *, default_state: str, environment_tz: str | None)
 
 
 def _version(options: argparse.Namespace) -> int:
-    import sqlite3
+    from qinglong_edge.app import about
 
-    from qinglong_edge import __version__
-    from qinglong_edge.app import program
-
-    build = program.build()
-    told = {
-        "version": __version__,
-        "python": sys.version.split()[0],
-        "sqlite": sqlite3.sqlite_version,
-        "digest": None if build is None else build.digest,
-    }
+    told = about.versions()
     if options.json:
-        door.write(json.dumps(told) + "\n")
+        output.write_json(told)
     else:
-        digest = told["digest"] or "checkout"
-        door.write(f"qinglong-edge {__version__} (Python {told['python']}, ")
-        door.write(f"SQLite {told['sqlite']}, build {digest})\n")
+        output.write(
+            f"qinglong-edge {told['version']} (Python {told['python']}, "
+            f"SQLite {told['sqlite']}, build {told['digest'] or 'checkout'})\n"
+        )
     return 0
 
 
 def _init(context: Context) -> int:
-    from qinglong_edge.app import state
-    from qinglong_edge.system.files import Files
-
     profile = context.options.profile
-    created = state.initialise(
-        context.where, profile, at_ms=time.time_ns() // 1_000_000, files=Files()
-    )
+    created = state.initialise(context.where, profile, at_ms=time.time_ns() // 1_000_000)
     answer = {"state": context.where.state, "profile": profile, "created": created}
     word = "made" if created else "is there already"
     return context.show(answer, lambda: f"{context.where.state} {word} (profile {profile})\n")
@@ -140,10 +123,11 @@ def _definition(context: Context) -> dict[str, object]:
 
 
 def _revision_text(answer: Mapping[str, Any]) -> str:
-    lines = [f"{render.inline(answer['task'])} revision {answer['revision']}\n"]
-    for each in answer["triggers"]:
-        lines.append(f"  {render.trigger(each)}  next {render.moment(each['next_at_ms'])}\n")
-    return "".join(lines)
+    head = f"{render.inline(answer['task'])} revision {answer['revision']}\n"
+    return head + "".join(
+        f"  {render.trigger(each)}  next {render.moment(each['next_at_ms'])}\n"
+        for each in answer["triggers"]
+    )
 
 
 def _task_add(context: Context) -> int:
@@ -295,57 +279,12 @@ _IMPLIED = ("from_status", "to_status", "version", "status")
 
 
 def _log(context: Context) -> int:
-    options = context.options
-    if options.tail is not None and (options.offset is not None or options.length is not None):
-        raise Invalid("usage", "--tail goes alone: it says where to begin and how much.")
-    if options.follow and options.json:
-        raise Invalid("usage", "--follow has no end, so it cannot print one document.")
-    params = {"run": options.run, "attempt": options.attempt}
+    from qinglong_edge.cli import logs
+
     with context.client() as client:
-        if options.json:
-            return _log_json(context, client, params)
-        return _log_text(context, client, params)
-
-
-def _log_json(context: Context, client: Client, params: dict[str, object]) -> int:
-    options = context.options
-    answer = client.call(
-        "log.read",
-        {**params, "offset": options.offset, "length": options.length, "tail": options.tail},
-    )
-    data = binascii.a2b_base64(answer.pop("data", ""))
-    answer["text"] = data.decode("utf-8", "backslashreplace")
-    return context.show(answer, str)
-
-
-def _log_text(context: Context, client: Client, params: dict[str, object]) -> int:
-    """Stream a log in ranges; with --follow until its run has ended and nothing is left."""
-    options = context.options
-    left = options.length
-    place: dict[str, object] = {"offset": options.offset, "tail": options.tail}
-    while True:
-        length = LOG_RANGE_BYTES_MAX if left is None else min(left, LOG_RANGE_BYTES_MAX)
-        answer = client.call("log.read", {**params, **place, "length": length})
-        data = binascii.a2b_base64(answer.get("data", ""))
-        _print(data, raw=options.raw)
-        if left is not None:
-            left -= len(data)
-        place = {"offset": answer.get("end", 0)}
-        if left == 0:
-            return 0
-        if not data:
-            if not options.follow or answer.get("ended"):
-                return 0
-            time.sleep(_FOLLOW_S)
-
-
-def _print(data: bytes, *, raw: bool) -> None:
-    if not raw and os.isatty(1):
-        door.write(render.output(data))
-        return
-    view = memoryview(data)
-    while view:
-        view = view[os.write(1, view) :]
+        if context.options.json:
+            return context.show(logs.document(client, context.options), str)
+        return logs.stream(client, context.options)
 
 
 def _status(context: Context) -> int:
@@ -393,8 +332,6 @@ def _clock(context: Context) -> int:
 
 def _cron(context: Context) -> int:
     """A preview needs no state: the parser answers right here."""
-    from qinglong_edge.app import preview
-
     options = context.options
     answer = preview.cron_next(
         options.expression,

@@ -15,11 +15,8 @@ from __future__ import annotations
 import os
 import sys
 
-from qinglong_edge.core.errors import EXIT_BUG, EdgeError, Invalid
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from qinglong_edge.app.state import Place
+from qinglong_edge.cli import output
+from qinglong_edge.core.errors import EdgeError, Invalid
 
 EXIT_INTERRUPTED = 130
 _STATE_VARIABLE = "QINGLONG_EDGE_STATE"
@@ -34,20 +31,20 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _main(arguments)
     except EdgeError as error:
-        return _fail(error, as_json=as_json)
+        return output.fail(error, as_json=as_json)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _silence_stdout()
+        output.silence()
         return 0
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0
-    except Exception as error:  # noqa: BLE001 - the outermost door: a bug is named, not shown
+    except Exception as error:
         if os.environ.get("QINGLONG_EDGE_DEBUG"):
             raise
         kind = type(error).__name__
         bug = EdgeError("bug", f"An unexpected error ({kind}); this is a bug.", kind=kind)
-        return _fail(bug, as_json=as_json)
+        return output.fail(bug, as_json=as_json)
 
 
 def _main(arguments: list[str]) -> int:
@@ -105,50 +102,9 @@ def _wrong_run() -> dict[str, str] | None:
 
 
 def _run_daemon(options: dict[str, str]) -> int:
-    from qinglong_edge.app import daemon
+    from qinglong_edge.app import daemon, state
 
-    where = make_place(options.get("state"), options.get("runtime"))
+    where = state.place(options.get("state") or default_state(), options.get("runtime"))
     if not daemon.serve(where, on_stop=options["on_stop"]):
-        write("disabled\n")
+        output.write("disabled\n")
     return 0
-
-
-def make_place(state: str | None, runtime: str | None) -> Place:
-    """The directories a command line means."""
-    from qinglong_edge.app.state import place
-
-    return place(default_state() if state is None else state, runtime)
-
-
-def write(text: str) -> None:
-    """Text to stdout as UTF-8, whatever the locale; lone surrogates are shown, not raised."""
-    data = text.encode("utf-8", "backslashreplace")
-    view = memoryview(data)
-    sys.stdout.flush()
-    while view:
-        view = view[os.write(1, view) :]
-
-
-def _fail(error: EdgeError, *, as_json: bool) -> int:
-    import json
-
-    try:
-        if as_json:
-            write(json.dumps({"error": error.document()}, ensure_ascii=False) + "\n")
-        else:
-            facts = " ".join(f"{name}={fact}" for name, fact in error.facts.items())
-            told = f" ({facts})" if facts else ""
-            line = f"qinglong-edge: {error.code}: {error.message}{told}\n"
-            os.write(2, line.encode("utf-8", "backslashreplace"))
-    except BrokenPipeError:
-        _silence_stdout()
-    except OSError:
-        return error.exit_status or EXIT_BUG
-    return error.exit_status
-
-
-def _silence_stdout() -> None:
-    """A closed pipe ends quietly: the interpreter's own last flush must not complain either."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)

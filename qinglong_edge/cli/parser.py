@@ -43,7 +43,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _no_secret(text: str) -> NoReturn:
+def _no_secret(_text: str) -> NoReturn:
     raise argparse.ArgumentTypeError("secrets are not available in this version")
 
 

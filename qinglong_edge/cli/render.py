@@ -1,4 +1,4 @@
-"""Answers as text for people: aligned columns, local times with offset, nothing that drives a screen.
+"""Answers as text for people: aligned columns, local times with offset, no escape codes.
 
 Owns the text form. Control characters of a task's output or name are made visible; bytes that are
 not UTF-8 are shown escaped.
@@ -56,7 +56,7 @@ def output(data: bytes) -> str:
 
 def _width(text: str) -> int:
     """Columns on a terminal: wide letters take two (east_asian_width needs an extra package)."""
-    return sum(2 if 0x1100 <= ord(each) and _is_wide(ord(each)) else 1 for each in text)
+    return sum(2 if ord(each) >= 0x1100 and _is_wide(ord(each)) else 1 for each in text)
 
 
 def _is_wide(code: int) -> bool:

@@ -145,10 +145,7 @@ class Cron(Record):
             instant = label - offset
             if instant < end:
                 return instant
-            # No local time up to `label` matches. Only a change within two days can set the clock
-            # back behind where this search began; from later ones on it is safe to look away.
-            near = end - second <= _TWO_DAYS_S
-            second = end if near else max(end, instant - _TWO_DAYS_S)
+            second = self._beyond(second, end, instant)
 
     def _by_label(self, second: int, zone: Zone) -> int | None:
         """The first instant from `second` on that some matching local time stands for.
@@ -173,8 +170,7 @@ class Cron(Record):
                 best = instant if best is None else min(best, instant)
                 if end == TIME_MAX_S:
                     return best
-            # The spans up to two days before `label` own nothing that matches.
-            at = end if best is not None else max(end, instant - _TWO_DAYS_S)
+            at = end if best is not None else self._beyond(second, end, instant)
 
     def _label(self, label: int) -> int | None:
         """The first matching local time from `label` on, both seconds; None after the year 9999."""

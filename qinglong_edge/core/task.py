@@ -146,7 +146,7 @@ def check_name(name: object) -> str:
 
 
 def check_command(argv: tuple[str, ...], *, shell: bool) -> None:
-    """The command against ADR-0069's budgets; empty arguments are legal, an empty program is not."""
+    """The command against ADR-0069's budgets; an empty argument is legal, an empty program not."""
     if not argv or not argv[0]:
         raise Invalid("command_empty", "A task needs a command.")
     if len(argv) > limits.ARGUMENTS_MAX:

@@ -1,26 +1,19 @@
-"""From a claimed attempt to its end: launch barrier, receipt, exit, adoption (ADR-0069).
+"""From an open gate to a true end: receipt, exit, adoption (ADR-0069).
 
-Owns the order of effects around one attempt's process. Promises:
+Owns what happens around one attempt's process once it may have run. Promises:
 
-* No user code before Run, Attempt, journal row and exact handle are durable: one commit, then the
-  gate.
 * A receipt is acknowledged only after the commit that records it; a failed commit is not answered,
   and the wrapper then leaves its file.
 * The order of evidence: receipt, identity, wait status. Nothing is invented: what cannot be proven
   keeps its place and is named.
-
-A crash before the commit leaves a child that exits at its gate; a crash after it leaves a row whose
-process is adopted or proven gone by the next owner.
 """
 
 from __future__ import annotations
 
-from qinglong_edge.core import ids
 from qinglong_edge.core import receipt as receipts
 from qinglong_edge.core.commit import AttemptKey, Commit
-from qinglong_edge.core.errors import Corrupt, EdgeError, Refused, Unavailable
-from qinglong_edge.core.limits import ESCAPED_POLL_MS, LAUNCH_READY_MS
-from qinglong_edge.core.plan import LaunchPlan
+from qinglong_edge.core.errors import Corrupt, Unavailable
+from qinglong_edge.core.limits import ESCAPED_POLL_MS
 from qinglong_edge.core.receipt import Receipt, ReceiptInvalid
 from qinglong_edge.core.run import (
     EXECUTOR_START_FAILED,
@@ -28,8 +21,6 @@ from qinglong_edge.core.run import (
     NONE,
     RECEIPT,
     WAIT_STATUS,
-    Story,
-    at_or_after,
 )
 from qinglong_edge.execution import endings
 from qinglong_edge.execution.active import Active, Registry
@@ -39,15 +30,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from qinglong_edge.core.commit import CursorMove
-    from qinglong_edge.core.plan import Identity
     from qinglong_edge.core.run import Attempt, Change, Run
-    from qinglong_edge.core.task import Revision
     from qinglong_edge.execution.ports import (
         ClockPort,
         InspectorPort,
-        LauncherPort,
-        LaunchPort,
         LogsPort,
         LoopPort,
         PidPort,
@@ -59,40 +45,6 @@ _PID_POLL_MS = 1_000  # only where the kernel has no pidfd
 _LINE_BYTES_MAX = 8_192
 
 
-class Draft:
-    """An intended start: a Run and a claimed Attempt that may not be stored yet."""
-
-    __slots__ = ("actor", "cancelled", "cursors", "done", "revision", "story", "token")
-
-    def __init__(
-        self,
-        story: Story,
-        *,
-        actor: str,
-        cursors: tuple[CursorMove, ...] = (),
-        done: Callable[[Draft, EdgeError | None], None],
-    ) -> None:
-        self.story = story
-        self.actor = actor
-        self.cursors = cursors
-        self.done = done  # called once: started (None), or why not
-        self.cancelled = False
-        self.revision: Revision | None = None
-        self.token = ""
-
-    @property
-    def run(self) -> Run:
-        """The Run as the story has it so far."""
-        return self.story.run
-
-    @property
-    def attempt(self) -> Attempt:
-        """The claimed Attempt."""
-        if self.story.attempt is None:
-            raise Corrupt("attempt_missing", "A run to start has no attempt.", run=self.run.number)
-        return self.story.attempt
-
-
 class Coordinator:
     """Launches attempts and brings them to a true end."""
 
@@ -100,163 +52,38 @@ class Coordinator:
         self,
         *,
         store: StorePort,
-        launcher: LauncherPort,
         logs: LogsPort,
         receipt_store: ReceiptsPort,
         inspector: InspectorPort,
         pids: PidPort,
         loop: LoopPort,
         clock: ClockPort,
-        random: Callable[[int], bytes],
         quarantine_ms: int,
     ) -> None:
         self._quarantine_ms = quarantine_ms
         self._store = store
-        self._launcher = launcher
         self._logs = logs
         self._receipts = receipt_store
         self._inspector = inspector
         self._pids = pids
         self._loop = loop
         self._clock = clock
-        self._random = random
         self._riders: list[AttemptKey] = []
         self.registry = Registry()
-        self.launching: dict[int, Draft] = {}
         self.extra_settings: Callable[[], tuple[tuple[str, str], ...]] = tuple
-        self.on_ended: Callable[[Active, Run], None] = lambda _active, _run: None
+        self.on_ended: Callable[[Run], None] = lambda _run: None
         self.on_deadline: Callable[[Active], None] = lambda _active: None
         self.on_started: Callable[[Active], None] = lambda _active: None
 
-    # -- launching --------------------------------------------------------------------------------
-
-    def begin(self, draft: Draft) -> None:
-        """Fork the gated child of a draft; `draft.done` is called when it has started or not."""
-        run, attempt = draft.run, draft.attempt
-        try:
-            draft.revision = self._store.tasks.revision(run.task_number, run.revision)
-            launch = self._launcher.begin(
-                self._plan(draft, draft.revision), self._fact_paths(run, attempt)
-            )
-        except EdgeError as error:
-            draft.done(draft, error)
-            return
-        self.launching[run.number] = draft
-        timeout = self._loop.call_later(
-            LAUNCH_READY_MS, lambda: self._abandon(draft, launch, _not_ready())
-        )
-
-        def ready() -> None:
-            try:
-                if not launch.take_ready():
-                    return
-                timeout.cancel()
-                self._loop.unwatch(launch.gate_fd)
-                self._cross(draft, launch)
-            except EdgeError as error:
-                timeout.cancel()
-                self._abandon(draft, launch, error)
-
-        self._loop.watch(launch.gate_fd, ready)
-
-    def _plan(self, draft: Draft, revision: Revision) -> LaunchPlan:
-        definition = revision.definition
-        recipe = self._store.tasks.recipe(draft.run.recipe_number)
-        if recipe.secret_refs:
-            raise Refused("secret_provider_unavailable", "No provider for secrets is available.")
-        draft.token = ids.new_token(self._random)
-        return LaunchPlan(
-            run_id=draft.run.id,
-            attempt_id=draft.attempt.id,
-            callback_sequence=draft.attempt.callback_sequence + 1,
-            token=draft.token,
-            started_at_ms=at_or_after(self._clock.wall_ms(), draft.attempt.created_at_ms),
-            argv=definition.argv,
-            environment={each.name: each.value or "" for each in recipe.bindings},
-            cwd=definition.cwd,
-            nice=definition.nice,
-            log_quota_bytes=draft.attempt.log_quota_bytes,
-        )
-
-    def _fact_paths(self, run: Run, attempt: Attempt) -> tuple[str, str] | None:
-        if not attempt.log_quota_bytes:
-            return None
-        return self._logs.fact_paths(run.id, attempt.id)
-
-    def _abandon(self, draft: Draft, launch: LaunchPort, error: EdgeError) -> None:
-        """Close the gate of a child that has done nothing."""
-        self._loop.unwatch(launch.gate_fd)
-        launch.refuse()
-        self.launching.pop(draft.run.number, None)
-        draft.done(draft, error)
-
-    def _cross(self, draft: Draft, launch: LaunchPort) -> None:
-        """Log, identity, ONE commit, gate: nothing before the commit has run, all after it may."""
-        if draft.cancelled:
-            raise Refused("cancelled", "The run was cancelled before it started.")
-        run, attempt = draft.run, draft.attempt
-        log = None
-        try:
-            if attempt.log_quota_bytes:
-                log = self._logs.prepare(run.id, attempt.id, attempt.log_quota_bytes)
-            self._launcher.prepare(attempt.id)
-            identity = self._launcher.identify(launch, attempt.id)
-            change = self._started(draft, identity)
-            self.save(
-                Commit(
-                    at_ms=change.run.started_at_ms or 0,
-                    actor=draft.actor,
-                    changes=(change,),
-                    register=(_key(change),),
-                    cursors=draft.cursors,
-                )
-            )
-        except BaseException:
-            if log is not None:
-                self._logs.release(log)
-                self._logs.discard(run.id, attempt.id)
-            raise
-        self._open(draft, launch, change, None if log is None else log.fd)
-        if log is not None:
-            self._logs.release(log)
-
-    def _started(self, draft: Draft, identity: Identity) -> Change:
-        if draft.revision is None:
-            raise Corrupt("revision_missing", "A run to start has no revision.")
-        definition, story = draft.revision.definition, draft.story
-        at_ms = at_or_after(
-            self._clock.wall_ms(), draft.run.created_at_ms, draft.attempt.created_at_ms
-        )
-        timeout_ms = definition.timeout_ms
-        deadline_boot_ms = None if timeout_ms is None else self._clock.boot_ms() + timeout_ms
-        story.move_run("dispatching")
-        story.move_attempt("starting", {}, token_hash=ids.token_hash(draft.token))
-        story.move_attempt(
-            "running",
-            {"pid": identity.pid},
-            handle=identity.handle,
-            pid=identity.pid,
-            pid_namespace=identity.pid_namespace,
-            started_at_ms=at_ms,
-            deadline_boot_ms=deadline_boot_ms,
-            deadline_at_ms=None if timeout_ms is None else at_ms + timeout_ms,
-        )
-        story.move_run("running", started_at_ms=draft.run.started_at_ms or at_ms)
-        return story.change()
-
-    def _open(self, draft: Draft, launch: LaunchPort, change: Change, log: int | None) -> None:
-        self.launching.pop(draft.run.number, None)
-        active = Active(change.run, _attempt(change), launch)
+    def take(self, active: Active) -> None:
+        """Register an attempt that has passed its gate, and watch its process."""
         self.registry.add(active)
-        try:
-            launch.open_gate(log)
-        except OSError:
-            pass  # the child is gone: its exit is seen below, and nothing has run
-        self._loop.watch(launch.gate_fd, lambda: self._exec_reported(active))
-        self._loop.watch(launch.channel_fd, lambda: self._channel_ready(active))
+        launch = active.launch
+        if launch is not None:
+            self._loop.watch(launch.gate_fd, lambda: self._exec_reported(active))
+            self._loop.watch(launch.channel_fd, lambda: self._channel_ready(active))
         self._watch_exit(active)
         self.on_started(active)
-        draft.done(draft, None)
 
     def _exec_reported(self, active: Active) -> None:
         launch = active.launch
@@ -269,8 +96,6 @@ class Coordinator:
         self._loop.unwatch(fd)
         if number:
             active.hold = "exec_failed"  # the exit that follows is judged with it
-
-    # -- watching ---------------------------------------------------------------------------------
 
     def _watch_exit(self, active: Active) -> None:
         if active.attempt.deadline_boot_ms is not None:
@@ -340,8 +165,6 @@ class Coordinator:
             if active.launch is not None:
                 active.launch.acknowledge()
             self._drop_channel(active)
-
-    # -- ending -----------------------------------------------------------------------------------
 
     def exited(self, active: Active) -> None:
         """The watched process has ended: take the last word, judge, give everything back."""
@@ -467,7 +290,7 @@ class Coordinator:
             active.deadline.cancel()
         self.registry.remove(active)
         waiting, active.stopped = active.stopped, []
-        self.on_ended(active, active.run)
+        self.on_ended(active.run)
         for call in waiting:
             call()
         if active.launch is None or active.pid_fd is None:
@@ -517,8 +340,6 @@ class Coordinator:
             truncated = False
         return LogFacts(bytes=None if active.seen == "late" else size, truncated=truncated)
 
-    # -- commits ----------------------------------------------------------------------------------
-
     def save(self, commit: Commit) -> None:
         """Commit, with the journal rows and the clock reading that were waiting for a ride."""
         riders = tuple(self._riders)
@@ -537,17 +358,10 @@ class Coordinator:
 
     def close(self, *, drop: bool = True) -> None:
         """Give descriptors back at a stop; running wrappers then leave their files."""
-        for draft in list(self.launching.values()):
-            draft.cancelled = True
         for active in self.registry:
             self._unwatch(active)
             if drop and active.launch is not None:
                 self._drop_channel(active)
-
-
-def _key(change: Change) -> AttemptKey:
-    attempt = _attempt(change)
-    return AttemptKey(run_number=attempt.run_number, attempt=attempt.attempt)
 
 
 def _attempt(change: Change) -> Attempt:
@@ -565,7 +379,3 @@ def _authentic(receipt: Receipt, run: Run, attempt: Attempt) -> bool:
         and attempt.token_hash is not None
         and receipts.token_matches(receipt, attempt.token_hash)
     )
-
-
-def _not_ready() -> Unavailable:
-    return Unavailable("launch_timed_out", "A launch child was not ready in time.")

@@ -37,7 +37,7 @@ from qinglong_edge.core.run import (
 )
 from qinglong_edge.core.task import PARALLEL, QUEUE, REPLACE, SKIP
 from qinglong_edge.execution import endings
-from qinglong_edge.execution.coordinator import Draft
+from qinglong_edge.execution.starts import Draft
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from qinglong_edge.execution.active import Active
     from qinglong_edge.execution.coordinator import Coordinator
     from qinglong_edge.execution.ports import ClockPort, LoopPort, StorePort, TimerPort
+    from qinglong_edge.execution.starts import Starter
 
 _PAGE = 256
 
@@ -114,6 +115,7 @@ class Dispatcher:
         *,
         store: StorePort,
         coordinator: Coordinator,
+        starter: Starter,
         loop: LoopPort,
         clock: ClockPort,
         id_source: IdSource,
@@ -122,6 +124,7 @@ class Dispatcher:
     ) -> None:
         self._store = store
         self._coordinator = coordinator
+        self._starter = starter
         self._loop = loop
         self._clock = clock
         self._ids = id_source
@@ -196,7 +199,7 @@ class Dispatcher:
         draft.done = lambda draft, error: self._launched(request, draft, error)
         first = not self._queued(request.task.number)
         if self._open and first and self._may_start(request.task.number, definition):
-            self._coordinator.begin(draft)
+            self._starter.begin(draft)
         else:
             self._enqueue(request, draft)
 
@@ -222,19 +225,19 @@ class Dispatcher:
         for waiting in [each for each in self._line.values() if each.task_number == task_number]:
             if not waiting.starting:
                 self.cancel_waiting(waiting.run_number, reason="replaced", actor="scheduler")
-        for draft in self._coordinator.launching.values():
+        for draft in self._starter.launching.values():
             if draft.run.task_number == task_number:
                 draft.cancelled = True
         for active in self._coordinator.registry.of(task_number):
             self.replace(active)
 
     def _launching(self, task_number: int) -> int:
-        drafts = self._coordinator.launching.values()
+        drafts = self._starter.launching.values()
         return sum(1 for draft in drafts if draft.run.task_number == task_number)
 
     def _may_start(self, task_number: int, definition: Definition) -> bool:
         registry = self._coordinator.registry
-        if len(registry) + len(self._coordinator.launching) >= self._places:
+        if len(registry) + len(self._starter.launching) >= self._places:
             return False
         mine = registry.of_task(task_number) + self._launching(task_number)
         return mine < (definition.parallel_max if definition.overlap == PARALLEL else 1)
@@ -345,7 +348,7 @@ class Dispatcher:
     # -- the line ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Start every waiting run that may start, in order; arm a timer for the next that is due."""
+        """Start every waiting run that may, in order; arm a timer for the next that is due."""
         if not self._open:
             return
         now_ms = self._clock.boot_ms()
@@ -355,7 +358,7 @@ class Dispatcher:
                 continue
             if waiting.not_before_ms > now_ms:
                 next_ms = min(next_ms or waiting.not_before_ms, waiting.not_before_ms)
-            elif len(self._coordinator.registry) + len(self._coordinator.launching) < self._places:
+            elif len(self._coordinator.registry) + len(self._starter.launching) < self._places:
                 self._start_waiting(waiting)
         if self._timer is not None:
             self._timer.cancel()
@@ -377,7 +380,7 @@ class Dispatcher:
             return
         story = self._resumed(run, revision.definition)
         waiting.starting = True
-        self._coordinator.begin(
+        self._starter.begin(
             Draft(
                 story,
                 actor="executor",
@@ -435,7 +438,7 @@ class Dispatcher:
         waiting.not_before_ms = self._clock.boot_ms() + delay_ms
         self.pump()
 
-    def _ended(self, active: Active, run: Run) -> None:
+    def _ended(self, run: Run) -> None:
         if run.status == RETRY_WAIT:
             self._join(run)
         self.on_settled(run)
@@ -448,7 +451,7 @@ class Dispatcher:
         if run is None or run.status not in (QUEUED, RETRY_WAIT):
             return None
         if waiting is not None and waiting.starting:
-            draft = self._coordinator.launching.get(run_number)
+            draft = self._starter.launching.get(run_number)
             if draft is not None:
                 draft.cancelled = True
         attempt = self._store.runs.latest_attempt(run_number)

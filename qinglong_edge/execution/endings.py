@@ -2,13 +2,13 @@
 
 Owns the mapping from evidence to status. Pure: run, attempt and evidence in, a `Change` out.
 
-| evidence      | proven by                                   | status                              |
-|---------------|---------------------------------------------|-------------------------------------|
-| receipt       | the authenticated receipt                   | by exit code, or as was asked       |
-| wait_status   | an own wrapper's normal exit, no receipt    | by exit code, or as was asked       |
-| identity      | an empty session, no receipt                | as was asked, else lost             |
-| operator      | a person's word on an unprovable run        | as the person says                  |
-| none          | the barrier was never crossed               | failed                              |
+| evidence      | proven by                                   | status                             |
+|---------------|---------------------------------------------|------------------------------------|
+| receipt       | the authenticated receipt                   | by exit code, or as was asked      |
+| wait_status   | an own wrapper's normal exit, no receipt    | by exit code, or as was asked      |
+| identity      | an empty session, no receipt                | as was asked, else lost            |
+| operator      | a person's word on an unprovable run        | as the person says                 |
+| none          | the barrier was never crossed               | failed                             |
 
 "As was asked": a run whose stop was requested ends cancelled, or timed_out if a deadline asked.
 """

@@ -2,14 +2,14 @@
 
 Owns the order receipt -> identity -> absence, in bounded pages driven by the journal.
 
-| receipt file | identity      | session   | result                                                 |
-|--------------|---------------|-----------|--------------------------------------------------------|
-| authentic    | (not asked)   |           | ended by its exit code, evidence `receipt`             |
-| unbelievable | as below      |           | quarantined, intent first; then as if there were none  |
-| none         | alive         |           | adopted; a stop that had begun goes on                 |
-| none         | gone          | empty     | receipt again, then cancelled / timed out / lost       |
-| none         | gone          | survivors | held as `escaped`; looked at again every 30 s          |
-| none         | unknown       |           | held and named; looked at again with the maintenance   |
+| receipt file | identity      | session   | result                                                |
+|--------------|---------------|-----------|-------------------------------------------------------|
+| authentic    | (not asked)   |           | ended by its exit code, evidence `receipt`            |
+| unbelievable | as below      |           | quarantined, intent first; then as if there were none |
+| none         | alive         |           | adopted; a stop that had begun goes on                |
+| none         | gone          | empty     | receipt again, then cancelled / timed out / lost      |
+| none         | gone          | survivors | held as `escaped`; looked at again every 30 s         |
+| none         | unknown       |           | held and named; looked at again with the maintenance  |
 
 Nothing is signalled here but the stops that were already intended; nothing is started twice; a run
 that cannot converge is named in `status` and is never a reason not to start.
@@ -18,8 +18,8 @@ that cannot converge is named in `status` and is never a reason not to start.
 from __future__ import annotations
 
 from qinglong_edge.core.commit import AttemptKey
-from qinglong_edge.core.evidence import ALIVE, UNKNOWN
 from qinglong_edge.core.errors import EdgeError
+from qinglong_edge.core.evidence import ALIVE, UNKNOWN
 from qinglong_edge.core.record import Record
 from qinglong_edge.execution.active import Active
 

@@ -100,6 +100,10 @@ class Scheduler:
             move = self._placed(cursor)
             if move is not None:
                 moves.append(move)
+        self._save(moves)
+
+    def _save(self, moves: list[CursorMove]) -> None:
+        """Commit moves in batches, so that no transaction grows with the number of tasks."""
         for start in range(0, len(moves), _BATCH):
             batch = tuple(moves[start : start + _BATCH])
             now_ms = self._clock.wall_ms()
@@ -187,13 +191,13 @@ class Scheduler:
     def recompute(self) -> None:
         """Compute every cron cursor anew from now, after the clock went back by hours."""
         now_ms = self._clock.wall_ms()
-        moves = []
-        for cursor in self._store.tasks.cursors():
-            if cursor.kind == CRON and cursor.next_at_ms is not None:
-                moves.append(self._moved(cursor, now_ms))
-        for start in range(0, len(moves), _BATCH):
-            batch = tuple(moves[start : start + _BATCH])
-            self._coordinator.save(Commit(at_ms=now_ms, actor="scheduler", cursors=batch))
+        self._save(
+            [
+                self._moved(cursor, now_ms)
+                for cursor in self._store.tasks.cursors()
+                if cursor.kind == CRON and cursor.next_at_ms is not None
+            ]
+        )
         self.load()
 
     def _due(self) -> bool:
@@ -222,7 +226,7 @@ class Scheduler:
         self._arm()
 
     def _arm(self) -> None:
-        """A timer for the earliest due moment; the wall clock's distance is taken anew each time."""
+        """A timer for the earliest due moment; the wall clock's distance is taken anew."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -345,9 +349,7 @@ class Scheduler:
                 moves.append(self._moved(cursor, self._clock.wall_ms()))
             elif cursor.kind == EVERY:
                 moves.append(self._moved(cursor, self._clock.boot_ms()))
-        if moves:
-            now_ms = self._clock.wall_ms()
-            self._coordinator.save(Commit(at_ms=now_ms, actor="scheduler", cursors=tuple(moves)))
+        self._save(moves)
         self._arm()
 
     def next_due(self) -> tuple[int, int] | None:

@@ -1,8 +1,8 @@
 """Maintenance: one tick, one bounded page of each kind, nothing at rest.
 
 Owns the one timer of the lifecycles: journal rows waiting for a ride, receipt cleanup (ADR-0069
-section 5), runs of unknown fate, history beyond its bounds (log first, rows last). A tick that finds
-nothing writes nothing.
+section 5), runs of unknown fate, history beyond its bounds (log first, rows last). A tick that
+finds nothing writes nothing.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Sweep:
         self._scanner.scan(self._clock.wall_ms())
 
     def _prune(self) -> None:
-        """Delete the oldest ended runs beyond the bounds; by age only while the clock is believed."""
+        """Delete the oldest ended runs beyond the bounds; by age only with a believed clock."""
         cutoff_ms = self._clock.wall_ms() - self._keep_ms if self._trusted() else 0
         numbers = self._store.runs.prunable(
             keep=self._keep_runs, finished_before_ms=cutoff_ms, limit=self._page

@@ -114,9 +114,12 @@ class Stop:
     def _wait_for_mark(self) -> None:
         waiting = self._own is not None and self._own.peek_exit() is None
         if waiting and self._own is not None and not self._own.started():
-            if self._clock.boot_ms() < self._until_ms:
-                self._again(_POLL_MS_MIN)
-                return
+            waiting = self._clock.boot_ms() < self._until_ms
+        else:
+            waiting = False
+        if waiting:
+            self._again(_POLL_MS_MIN)
+            return
         self._signal(signal.SIGTERM, self._wait_after_term, self._grace_ms)
 
     def _wait_after_term(self) -> None:

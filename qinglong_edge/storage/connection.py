@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
+SQLITE_VERSION = sqlite3.sqlite_version
 WAL, TRUNCATE = "wal", "truncate"
 
 
@@ -227,7 +228,7 @@ class Database:
             self._connection.execute(f"PRAGMA cache_size=-{self._layout.cache_kib:d}")
 
     def check(self) -> None:
-        """Read the whole file's structure; `Corrupt` names the damage's kind, nothing is changed."""
+        """Read the whole file's structure; damage is `Corrupt`, and nothing is changed."""
         found = self.row("PRAGMA quick_check(1)")
         if found is None or found[0] != "ok":
             raise Corrupt("database_corrupt", "The database is damaged; it was kept.")

@@ -281,7 +281,7 @@ def _live(
         _report(gate, refusal.code, refusal.number)
     except OSError as error:
         _report(gate, "launch_child_failed", error.errno or 0)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - nothing may unwind out of a launch child
         _report(gate, "launch_child_failed", 0)
     finally:
         os._exit(126)

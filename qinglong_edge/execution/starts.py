@@ -1,0 +1,245 @@
+"""From a claimed attempt to an open gate (ADR-0069 section 2).
+
+Owns the order of effects of a start. Promise: no user code before Run, Attempt, journal row and
+exact handle are durable: one commit, then the gate. A crash before the commit leaves a child that
+exits at its gate; a crash after it leaves a row whose process is adopted or proven gone.
+"""
+
+from __future__ import annotations
+
+from qinglong_edge.core import ids
+from qinglong_edge.core.commit import AttemptKey, Commit
+from qinglong_edge.core.errors import Corrupt, EdgeError, Refused, Unavailable
+from qinglong_edge.core.limits import LAUNCH_READY_MS
+from qinglong_edge.core.plan import LaunchPlan
+from qinglong_edge.core.run import at_or_after
+from qinglong_edge.execution.active import Active
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from qinglong_edge.core.commit import CursorMove
+    from qinglong_edge.core.plan import Identity
+    from qinglong_edge.core.run import Attempt, Change, Run, Story
+    from qinglong_edge.core.task import Revision
+    from qinglong_edge.execution.coordinator import Coordinator
+    from qinglong_edge.execution.ports import (
+        ClockPort,
+        LauncherPort,
+        LaunchPort,
+        LogsPort,
+        LoopPort,
+        StorePort,
+    )
+
+
+class Draft:
+    """An intended start: a Run and a claimed Attempt that may not be stored yet."""
+
+    __slots__ = ("actor", "cancelled", "cursors", "done", "revision", "story", "token")
+
+    def __init__(
+        self,
+        story: Story,
+        *,
+        actor: str,
+        cursors: tuple[CursorMove, ...] = (),
+        done: Callable[[Draft, EdgeError | None], None],
+    ) -> None:
+        self.story = story
+        self.actor = actor
+        self.cursors = cursors
+        self.done = done  # called once: started (None), or why not
+        self.cancelled = False
+        self.revision: Revision | None = None
+        self.token = ""
+
+    @property
+    def run(self) -> Run:
+        """The Run as the story has it so far."""
+        return self.story.run
+
+    @property
+    def attempt(self) -> Attempt:
+        """The claimed Attempt."""
+        if self.story.attempt is None:
+            raise Corrupt("attempt_missing", "A run to start has no attempt.", run=self.run.number)
+        return self.story.attempt
+
+
+class Starter:
+    """Takes drafts through the launch barrier; who got through is the coordinator's."""
+
+    def __init__(
+        self,
+        *,
+        store: StorePort,
+        launcher: LauncherPort,
+        logs: LogsPort,
+        coordinator: Coordinator,
+        loop: LoopPort,
+        clock: ClockPort,
+        random: Callable[[int], bytes],
+    ) -> None:
+        self._store = store
+        self._launcher = launcher
+        self._logs = logs
+        self._coordinator = coordinator
+        self._loop = loop
+        self._clock = clock
+        self._random = random
+        self._launches: dict[int, LaunchPort] = {}
+        self.launching: dict[int, Draft] = {}
+
+    def begin(self, draft: Draft) -> None:
+        """Fork the gated child of a draft; `draft.done` is called when it has started or not."""
+        run, attempt = draft.run, draft.attempt
+        try:
+            draft.revision = self._store.tasks.revision(run.task_number, run.revision)
+            launch = self._launcher.begin(
+                self._plan(draft, draft.revision), self._fact_paths(run, attempt)
+            )
+        except EdgeError as error:
+            draft.done(draft, error)
+            return
+        self.launching[run.number] = draft
+        self._launches[run.number] = launch
+        timeout = self._loop.call_later(
+            LAUNCH_READY_MS, lambda: self._abandon(draft, launch, _not_ready())
+        )
+
+        def ready() -> None:
+            try:
+                if not launch.take_ready():
+                    return
+                timeout.cancel()
+                self._loop.unwatch(launch.gate_fd)
+                self._cross(draft, launch)
+            except EdgeError as error:
+                timeout.cancel()
+                self._abandon(draft, launch, error)
+
+        self._loop.watch(launch.gate_fd, ready)
+
+    def _plan(self, draft: Draft, revision: Revision) -> LaunchPlan:
+        definition = revision.definition
+        recipe = self._store.tasks.recipe(draft.run.recipe_number)
+        if recipe.secret_refs:
+            raise Refused("secret_provider_unavailable", "No provider for secrets is available.")
+        draft.token = ids.new_token(self._random)
+        return LaunchPlan(
+            run_id=draft.run.id,
+            attempt_id=draft.attempt.id,
+            callback_sequence=draft.attempt.callback_sequence + 1,
+            token=draft.token,
+            started_at_ms=at_or_after(self._clock.wall_ms(), draft.attempt.created_at_ms),
+            argv=definition.argv,
+            environment={each.name: each.value or "" for each in recipe.bindings},
+            cwd=definition.cwd,
+            nice=definition.nice,
+            log_quota_bytes=draft.attempt.log_quota_bytes,
+        )
+
+    def _fact_paths(self, run: Run, attempt: Attempt) -> tuple[str, str] | None:
+        if not attempt.log_quota_bytes:
+            return None
+        return self._logs.fact_paths(run.id, attempt.id)
+
+    def _abandon(self, draft: Draft, launch: LaunchPort, error: EdgeError) -> None:
+        """Close the gate of a child that has done nothing."""
+        self._loop.unwatch(launch.gate_fd)
+        launch.refuse()
+        self._forget(draft)
+        draft.done(draft, error)
+
+    def _cross(self, draft: Draft, launch: LaunchPort) -> None:
+        """Log, identity, ONE commit, gate: nothing before the commit has run, all after it may."""
+        if draft.cancelled:
+            raise Refused("cancelled", "The run was cancelled before it started.")
+        run, attempt = draft.run, draft.attempt
+        log = None
+        try:
+            if attempt.log_quota_bytes:
+                log = self._logs.prepare(run.id, attempt.id, attempt.log_quota_bytes)
+            self._launcher.prepare(attempt.id)
+            identity = self._launcher.identify(launch, attempt.id)
+            change = self._started(draft, identity)
+            self._coordinator.save(
+                Commit(
+                    at_ms=change.run.started_at_ms or 0,
+                    actor=draft.actor,
+                    changes=(change,),
+                    register=(_key(change),),
+                    cursors=draft.cursors,
+                )
+            )
+        except BaseException:
+            if log is not None:
+                self._logs.release(log)
+                self._logs.discard(run.id, attempt.id)
+            raise
+        self._open(draft, launch, change, None if log is None else log.fd)
+        if log is not None:
+            self._logs.release(log)
+
+    def _started(self, draft: Draft, identity: Identity) -> Change:
+        if draft.revision is None:
+            raise Corrupt("revision_missing", "A run to start has no revision.")
+        definition, story = draft.revision.definition, draft.story
+        at_ms = at_or_after(
+            self._clock.wall_ms(), draft.run.created_at_ms, draft.attempt.created_at_ms
+        )
+        timeout_ms = definition.timeout_ms
+        deadline_boot_ms = None if timeout_ms is None else self._clock.boot_ms() + timeout_ms
+        story.move_run("dispatching")
+        story.move_attempt("starting", {}, token_hash=ids.token_hash(draft.token))
+        story.move_attempt(
+            "running",
+            {"pid": identity.pid},
+            handle=identity.handle,
+            pid=identity.pid,
+            pid_namespace=identity.pid_namespace,
+            started_at_ms=at_ms,
+            deadline_boot_ms=deadline_boot_ms,
+            deadline_at_ms=None if timeout_ms is None else at_ms + timeout_ms,
+        )
+        story.move_run("running", started_at_ms=draft.run.started_at_ms or at_ms)
+        return story.change()
+
+    def _open(self, draft: Draft, launch: LaunchPort, change: Change, log: int | None) -> None:
+        self._forget(draft)
+        active = Active(change.run, _attempt(change), launch)
+        try:
+            launch.open_gate(log)
+        except OSError:
+            pass  # the child is gone: its exit is seen by the coordinator, and nothing has run
+        self._coordinator.take(active)
+        draft.done(draft, None)
+
+    def _forget(self, draft: Draft) -> None:
+        self.launching.pop(draft.run.number, None)
+        self._launches.pop(draft.run.number, None)
+
+    def close(self) -> None:
+        """End every child that still waits at its gate; nothing of it has run."""
+        for number, launch in list(self._launches.items()):
+            self._loop.unwatch(launch.gate_fd)
+            launch.refuse()
+            del self._launches[number]
+        self.launching.clear()
+
+
+def _key(change: Change) -> AttemptKey:
+    attempt = _attempt(change)
+    return AttemptKey(run_number=attempt.run_number, attempt=attempt.attempt)
+
+
+def _attempt(change: Change) -> Attempt:
+    if change.attempt is None:
+        raise Corrupt("attempt_missing", "A start without an attempt.", run=change.run.number)
+    return change.attempt
+
+
+def _not_ready() -> Unavailable:
+    return Unavailable("launch_timed_out", "A launch child was not ready in time.")
