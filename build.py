@@ -3,7 +3,7 @@
     python3 build.py                            dist/qinglong-edge.pyz, checked against its budget
     python3 build.py demo                       builds, then runs the main job for real and tells it
     python3 build.py test [--with-emulation] [-- PYTEST ARGUMENTS]
-    python3 build.py bench [--json]             the measured table
+    python3 build.py bench [--json] [--quick]   the measured table
 
 A thin door: the work is done by the modules under tests/tools.
 """
@@ -27,6 +27,7 @@ def _arguments(given: list[str]) -> argparse.Namespace:
     test.add_argument("--with-emulation", action="store_true", help="install all, skip nothing")
     bench = commands.add_parser("bench", help="the measured table")
     bench.add_argument("--json", action="store_true", help="one JSON document")
+    bench.add_argument("--quick", action="store_true", help="shorter looks, smaller states")
     if "--" not in given:
         return parser.parse_args(given)
     mark = given.index("--")
@@ -63,7 +64,7 @@ def main(given: list[str]) -> int:
         from tests.tools import testing
 
         return testing.test(ROOT, emulation=own.with_emulation, pytest=getattr(own, "pytest", []))
-    options = ["--json"] if getattr(own, "json", False) else []
+    options = [f"--{name}" for name in ("json", "quick") if getattr(own, name, False)]
     status: int = importlib.import_module(f"tests.tools.{own.command}").main(options)
     return status
 

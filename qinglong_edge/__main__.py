@@ -5,15 +5,228 @@ very file that it was started from, after that file was replaced or deleted by a
 So the zipapp opens itself and imports everything of ours through that descriptor; where the system
 does not allow it (no /proc, few descriptors) the plain path stays. Nothing of ours may be imported
 above that point.
+
+Owns also the reading half of what a zipapp is (the builder has the writing half). A router's flash
+is small, so all modules share one stream in which like lies beside like; as a zip of .pyc files the
+same program takes nearly twice as much::
+
+    #!/usr/bin/python3 -IS
+    zip  __main__.py  __main__.pyc      this file
+         code.TAG.MAGIC.zlib            size | rows | index | words | heads | bytes
+         source.bz2                     size | 0    | index | text | text | ...
+         qinglong_edge/...              data: build.json, profiles.json, process/wrapper.sh
+
+    size    bytes of the index (4, little endian)
+    rows    how many heads there are (4, little endian)
+    index   marshalled {module: (is a package, where its words, first head and bytes begin)};
+            for the sources {module: (is a package, where its text begins, bytes of its text)}
+    words   a marshalled tuple per module. In it, for each code object: name, variables, cells, free
+            variables, names, constants. A constant that is code is [], and stands for the next code
+            object; those within it come before the one after it
+    heads   a row of numbers per code object, see `HEAD`; first the first byte of every row, then
+            the second of every row, and so on
+    bytes   instructions, then exception table of each code object
+    text    the source as it is in the tree
+
+TAG and MAGIC name the one Python whose code it is; every other Python compiles the sources. Both
+streams carry a checksum of their own, so damage ends in one line and status 5. Nothing here holds
+state that outlives the process.
 """
 
 from __future__ import annotations
 
 import fcntl
+import marshal
 import os
+import struct
 import sys
+import zipimport
+import zlib
+from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import MAGIC_NUMBER
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, ModuleType
+    from typing import Any
+
+PACKAGE = "qinglong_edge"
+CODE = f"code.{sys.implementation.cache_tag}.{int.from_bytes(MAGIC_NUMBER[:2], 'little')}.zlib"
+SOURCE = "source.bz2"
 _DESCRIPTOR_MIN = 64  # a launch child lays out a task's descriptors below this number
+_EXIT_CORRUPT = 5  # as core.errors has it; that module is inside of what is damaged
+_DAMAGED = b"qinglong-edge: program_damaged: The program's file is damaged; install it again.\n"
+# joint, arguments, positional only, keyword only, stack, flags, first line, bytes of instructions,
+# bytes of exception table; then how many variables, cells, free variables, names, constants
+HEAD = struct.Struct("<4BHI3H5H")
+START = struct.Struct("<II")  # size, rows
+JOINTS = ("", ".", ".<locals>.")  # between the outer code's qualified name and the own name
+_LINE = b"\xef\x00"  # a line table's entry: the next 8 instructions are of the same line
+_Code: type[CodeType] = type((lambda: None).__code__)
+
+
+class Damaged(ImportError):
+    """The zipapp's own file cannot be read back as it was built."""
+
+
+class _Assembly:
+    """Puts one module's code objects together, each from its row of numbers, its words and bytes.
+
+    Line tables are not carried: every instruction is of the line on which its function begins.
+    """
+
+    def __init__(self, stream: bytes, place: tuple[int, ...], *, rows: int, file: str) -> None:
+        words, self._head, self._byte = place
+        self._stream = stream
+        self._words: tuple[Any, ...] = marshal.loads(memoryview(stream)[words:])  # noqa: S302
+        self._word = 0
+        self._rows = rows
+        self._file = file
+
+    def code(self, outer: str = "") -> CodeType:
+        """The next code object and those within it; `outer` is the surrounding one's full name."""
+        end = self._head + self._rows * HEAD.size
+        head = HEAD.unpack(self._stream[self._head : end : self._rows])
+        self._head += 1
+        joint, arguments, positional, keywords, stack, flags, line, instructions, table = head[:9]
+        text, exceptions = self._bytes(instructions), self._bytes(table)
+        own, variables, cells, free, names, constants = map(self._take, (1, *head[9:]))
+        name = full = str(own[0])
+        if joint:
+            full = f"{outer}{JOINTS[joint]}{name}"
+        else:
+            name = full.rpartition(".")[2]
+        if list in map(type, constants):
+            constants = tuple([self.code(full) if type(c) is list else c for c in constants])
+        numbers = (arguments, positional, keywords, len(variables), stack, flags)
+        rest = (line, _lines(instructions), exceptions, free, cells)
+        return _Code(*numbers, text, constants, names, variables, self._file, name, full, *rest)
+
+    def _take(self, count: int) -> tuple[Any, ...]:
+        begin = self._word
+        self._word += count
+        return self._words[begin : self._word]
+
+    def _bytes(self, count: int) -> bytes:
+        begin = self._byte
+        self._byte += count
+        return self._stream[begin : self._byte]
+
+
+def _lines(instructions: int) -> bytes:
+    """The shortest whole line table; an empty one makes the `traceback` module fail."""
+    full, rest = divmod(instructions // 2, 8)
+    return _LINE * full + (bytes((_LINE[0] - 8 + rest, 0)) if rest else b"")
+
+
+class Contents:
+    """One of the two streams, inflated."""
+
+    def __init__(self, member: str, stream: bytes) -> None:
+        size, self._rows = START.unpack_from(stream)
+        index = memoryview(stream)[START.size : START.size + size]
+        self.member = member
+        self.stream = stream
+        self.index: dict[str, tuple[int, ...]] = marshal.loads(index)  # noqa: S302
+
+    def code(self, name: str, file: str) -> CodeType:
+        """The code of a module in the index; tracebacks call it `file`."""
+        if self.member == CODE:
+            place = self.index[name][1:]
+            return _Assembly(self.stream, place, rows=self._rows, file=file).code()
+        code: CodeType = compile(self.text(name), file, "exec", dont_inherit=True, optimize=2)
+        return code
+
+    def text(self, name: str) -> bytes:
+        """The source of a module in the index; for the source stream only."""
+        _, begin, size = self.index[name]
+        return self.stream[begin : begin + size]
+
+
+class Bundle:
+    """Finder and loader of the modules that the zip `archive` carries.
+
+    Every import reads through the path `archive`; with /proc/self/fd/N that is always the same
+    file. The inflated stream is kept from the first import until `release`.
+    """
+
+    def __init__(self, archive: str) -> None:
+        self._zip = zipimport.zipimporter(archive)
+        self._archive = archive
+        self._keeping = True
+        self._kept: Contents | None = None
+
+    def find_spec(
+        self, name: str, _path: object = None, _target: object = None
+    ) -> ModuleSpec | None:
+        """Answer the import system; None for what is not carried, `Damaged` if unreadable."""
+        if name.partition(".")[0] != PACKAGE:
+            return None
+        contents = self._contents()
+        if name not in contents.index:
+            return None
+        package = bool(contents.index[name][0])
+        stem = f"{self._archive}/{name.replace('.', '/')}"
+        file = f"{stem}/__init__.py" if package else f"{stem}.py"
+        spec = ModuleSpec(name, self, origin=file, is_package=package)  # type: ignore[arg-type]
+        spec.has_location = True
+        spec.cached = f"{self._archive}/{contents.member}"
+        spec.loader_state = contents  # after `release` nothing else holds it until it is run
+        if spec.submodule_search_locations is not None:
+            spec.submodule_search_locations.append(stem)
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """The import system makes the module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run a found module's code in it."""
+        exec(_code(module.__spec__), module.__dict__)  # noqa: S102 - it is what a loader does
+
+    def is_package(self, name: str) -> bool:
+        """Whether a carried module is a package; ImportError for any other name."""
+        index = self._contents().index
+        if name not in index:
+            raise ImportError(f"{name} is not carried", name=name)
+        return bool(index[name][0])
+
+    def get_data(self, path: str) -> bytes:
+        """A data file by its path below the archive; OSError where it does not exist."""
+        return self._zip.get_data(path)
+
+    def release(self) -> None:
+        """Keep nothing inflated from now on: each later import reads the stream again."""
+        self._keeping = False
+        self._kept = None
+
+    def _contents(self) -> Contents:
+        if self._kept is not None:
+            return self._kept
+        try:
+            contents = self._read()
+        except (EOFError, ImportError, OSError, ValueError, struct.error, zlib.error) as error:
+            raise Damaged("the program's file is damaged", path=self._archive) from error
+        if self._keeping:
+            self._kept = contents
+        return contents
+
+    def _read(self) -> Contents:
+        try:
+            packed = self._zip.get_data(CODE)
+        except OSError:  # not this Python's
+            import bz2
+
+            return Contents(SOURCE, bz2.decompress(self._zip.get_data(SOURCE)))
+        return Contents(CODE, zlib.decompress(packed))
+
+
+def _code(spec: ModuleSpec | None) -> CodeType:
+    """A found module's code; the stream is let go of before the module runs."""
+    if spec is None or spec.origin is None or spec.loader_state is None:
+        raise ImportError("a module is run once, after it was found")
+    contents: Contents = spec.loader_state
+    spec.loader_state = None
+    return contents.code(spec.name, spec.origin)
 
 
 def _hold(archive: str) -> str:
@@ -42,9 +255,13 @@ def _start() -> int:
     loader = None if __spec__ is None else __spec__.loader
     archive = getattr(loader, "archive", None)
     if not __package__ and archive in sys.path:
-        sys.path[sys.path.index(archive)] = _hold(archive)
-    from qinglong_edge.cli.main import main
-
+        sys.path.remove(archive)
+        sys.meta_path.insert(0, Bundle(_hold(archive)))
+    try:
+        from qinglong_edge.cli.main import main
+    except Damaged:
+        os.write(2, _DAMAGED)
+        return _EXIT_CORRUPT
     return main()
 
 

@@ -30,13 +30,23 @@ class Client:
         self._local: LocalOwner | None = None
         self._sock: socket.socket | None = None
         self._buffer = bytearray()
+        if self._connect(where):
+            return
+        from qinglong_edge.app.local import LocalOwner
+
+        try:
+            self._local = LocalOwner(where)
+        except Unavailable as error:  # perhaps a daemon that was only just starting
+            if error.code != "state_owned" or not self._connect(where):
+                raise
+
+    def _connect(self, where: Place) -> bool:
         try:
             self._sock = sockets.connect(where.socket, _CONNECT_S)
             self._sock.settimeout(None)
+            return True
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-            from qinglong_edge.app.local import LocalOwner
-
-            self._local = LocalOwner(where)
+            return False
         except PermissionError:
             raise Unavailable(
                 "socket_forbidden", "The control socket is not for this user."

@@ -7,6 +7,7 @@ command waits for its end, then it runs that one run.
 from __future__ import annotations
 
 import os
+import signal
 
 from qinglong_edge.app import methods, rpc, state
 from qinglong_edge.app.runtime import Parts, Runtime
@@ -14,6 +15,10 @@ from qinglong_edge.app.runtime import Parts, Runtime
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from qinglong_edge.app.state import Place
+
+
+def _interrupted() -> None:
+    raise KeyboardInterrupt
 
 
 class LocalOwner:
@@ -30,7 +35,11 @@ class LocalOwner:
             raise
 
     def launch(self) -> None:
-        """Let runs start in this process: what is asked to wait for is really run."""
+        """Let runs start in this process: what is asked to wait for is really run.
+
+        From here an interrupt comes between two steps of the loop, never inside a commit.
+        """
+        self._runtime.loop.on_signal(signal.SIGINT, _interrupted)
         self._runtime.prepare_launching()
         self._runtime.dispatcher.open(others=False)
 

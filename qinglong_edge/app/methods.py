@@ -43,6 +43,9 @@ METHODS: Mapping[str, Method] = {
 }
 
 
+LATER = frozenset({"run.start", "run.wait", "run.stop"})  # may keep a client waiting
+
+
 def call(runtime: Runtime, name: str, params: Mapping[str, object], peer: Peer) -> object:
     """Do one method; its result, or a `Pending` that will have it."""
     method = METHODS.get(name)

@@ -31,6 +31,16 @@ def descriptor() -> int | None:
     return int(number) if number.isdigit() else None
 
 
+def release() -> None:
+    """Let go of the code that is held inflated for imports; nothing to do in a checkout.
+
+    For when all that a process lives on is imported. A later import still works and inflates again.
+    """
+    let_go = getattr(__spec__.loader, "release", None)
+    if let_go is not None:
+        let_go()
+
+
 def resource(name: str) -> bytes:
     """A data file of the package by its name relative to it; OSError where it does not exist."""
     read = getattr(__spec__.loader, "get_data")  # noqa: B009 - loaders differ; this one method is common

@@ -46,10 +46,26 @@ def find(runtime: Runtime, text: str) -> Run:
         if task is not None:
             found = runs.newest_of(task.number)
         elif len(text) == _UUID_CHARACTERS:
-            found = runs.find_id(ids.uuid7(text, "run"))
+            found = _by_id(runtime, text)
     if found is None:
         raise Refused("run_unknown", "There is no such run, or no run of such a task.")
     return found
+
+
+def _by_id(runtime: Runtime, text: str) -> Run | None:
+    try:
+        return runtime.store.runs.find_id(ids.uuid7(text.lower(), "run"))
+    except Invalid:
+        return None
+
+
+def _refuse_unread(runtime: Runtime, run: Run) -> None:
+    """A one-shot owner judges nothing, so it may not talk over a receipt that is waiting."""
+    active = runtime.coordinator.registry.get(run.number)
+    if not runtime.daemon and active is not None and runtime.receipts.exists(active.attempt.id):
+        raise Refused(
+            "run_ended", "The run has ended; the next daemon records how.", run=run.number
+        )
 
 
 def start(runtime: Runtime, params: Params) -> Pending:
@@ -116,6 +132,7 @@ def stop(runtime: Runtime, params: Params) -> Pending:
     params.end()
     if run.status in ENDED:
         raise Refused("run_ended", "The run has ended already.", run=run.number, status=run.status)
+    _refuse_unread(runtime, run)
     pending = Pending()
 
     def done(error: EdgeError | None) -> None:
@@ -140,6 +157,7 @@ def settle(runtime: Runtime, params: Params) -> Document:
         )
     if not reason.strip() or len(reason) > REASON_CHARACTERS_MAX:
         raise Invalid("reason_invalid", "A reason is 1 to 256 characters.")
+    _refuse_unread(runtime, run)
     ended = runtime.control.settle(run, status=status, reason=reason, actor=params.peer.actor)
     return views.run_document(runtime, ended)
 
@@ -186,12 +204,10 @@ def read_log(runtime: Runtime, params: Params) -> Document:
     offset = params.number("offset") or 0
     length = params.number("length", highest=LOG_RANGE_BYTES_MAX)
     params.end()
-    attempt = (
-        runtime.store.runs.latest_attempt(run.number)
-        if number is None
-        else runtime.store.runs.attempt(AttemptKey(run_number=run.number, attempt=number))
-    )
-    if attempt is None:
+    newest = attempt = runtime.store.runs.latest_attempt(run.number)
+    if number is not None:
+        attempt = runtime.store.runs.attempt(AttemptKey(run_number=run.number, attempt=number))
+    if attempt is None or newest is None:
         raise Refused("attempt_unknown", "The run has no such attempt.", run=run.number)
     if not attempt.log_quota_bytes:
         raise Refused("log_none", "The task keeps no log.", run=run.number)
@@ -202,20 +218,13 @@ def read_log(runtime: Runtime, params: Params) -> Document:
         length=LOG_RANGE_BYTES_MAX if length is None else length,
     )
     _bytes, truncated = views.log_facts(runtime, run, attempt)
-    if found is None:
-        return {
-            "offset": 0,
-            "end": 0,
-            "total": 0,
-            "truncated": truncated,
-            "data": "",
-            "ended": run.ended,
-        }
     return {
-        "offset": found.offset,
-        "end": found.end,
-        "total": found.total,
+        "offset": 0 if found is None else found.offset,
+        "end": 0 if found is None else found.end,
+        "total": 0 if found is None else found.total,
         "truncated": truncated,
-        "data": binascii.b2a_base64(found.data, newline=False).decode("ascii"),
-        "ended": run.ended,
+        "data": binascii.b2a_base64(b"" if found is None else found.data, newline=False).decode(),
+        "attempt": attempt.attempt,
+        "attempts": newest.attempt,
+        "ended": run.ended or attempt.attempt < newest.attempt,
     }

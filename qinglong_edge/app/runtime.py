@@ -18,7 +18,7 @@ import os
 from qinglong_edge.app import profiles, program, state
 from qinglong_edge.app.preview import Zones
 from qinglong_edge.artifact.logs import LogStore
-from qinglong_edge.core.errors import EdgeError
+from qinglong_edge.core.errors import EdgeError, Refused
 from qinglong_edge.core.ids import IdSource
 from qinglong_edge.execution.control import Control
 from qinglong_edge.execution.coordinator import Coordinator
@@ -76,7 +76,6 @@ class Runtime:
         self.parts = parts
         self.daemon = daemon
         self.profile: Profile = profiles.load(config.profile)
-        self.loop = Loop(parts.clock)
         self.zones = Zones()
         self.settled: list[Callable[[Run], None]] = []
         self.started_boot_ms = parts.clock.boot_ms()
@@ -89,7 +88,10 @@ class Runtime:
         except BaseException:
             os.close(self.lock_fd)
             raise
+        self.loop = Loop(parts.clock)
         try:
+            if self.store.setting("profile") != config.profile:
+                raise Refused("profile_mismatch", "The database was made for another profile.")
             self._assemble()
         except BaseException:
             self.close()
@@ -130,6 +132,7 @@ class Runtime:
             random=parts.random,
         )
         self.coordinator.extra_settings = self.trust.to_save
+        self.coordinator.on_saved = self.trust.saved
         self.dispatcher = Dispatcher(
             store=store,
             coordinator=self.coordinator,

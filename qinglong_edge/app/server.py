@@ -58,7 +58,8 @@ class Server:
             return
         connection = Connection(self._runtime.loop, sock, uid)
         self._connections.add(connection)
-        connection.on_line = lambda line: self._serve(connection, line)
+        # From the loop, never from within the line before it: a client may send thousands at once.
+        connection.on_line = lambda line: self._later(connection, line)
         connection.on_oversize = lambda: self._refuse(connection, _too_large())
         connection.on_close = lambda: self._connections.discard(connection)
         if uid not in (_ROOT, os.geteuid()):
@@ -69,11 +70,16 @@ class Server:
     def _refuse(self, connection: Connection, error: EdgeError) -> None:
         connection.send(rpc.error_line(None, error), last=True)
 
+    def _later(self, connection: Connection, line: bytes) -> None:
+        self._runtime.loop.call_later(0, lambda: self._serve(connection, line))
+
     def _serve(self, connection: Connection, line: bytes) -> None:
         call_id: object = None
         try:
             request = rpc.read_call(line)
             call_id = request.id
+            if request.method in methods.LATER and self._waiting >= REQUESTS_WAITING_MAX:
+                raise _busy()
             peer = rpc.Peer(connection.uid, "socket")
             result = methods.call(self._runtime, request.method, request.params, peer)
             if isinstance(result, rpc.Pending):
@@ -87,10 +93,6 @@ class Server:
             connection.send(rpc.error_line(call_id, error))
 
     def _answer_later(self, connection: Connection, call_id: object, pending: rpc.Pending) -> None:
-        if not pending.settled and self._waiting >= REQUESTS_WAITING_MAX:
-            pending.on_abandoned()
-            connection.send(rpc.error_line(call_id, _busy()))
-            return
         self._waiting += 1
         forget = connection.on_close
 

@@ -71,13 +71,13 @@ class Config(Record):
 
 
 def place(state: str, runtime: str | None) -> Place:
-    """The place for a command line's paths, made absolute."""
+    """The place for a command line's paths, made absolute; a link to a disk is followed."""
     for path in (state, runtime):
         if path is not None and ("\0" in path or not path):
             raise Invalid("path_invalid", "A directory's path is empty or holds a NUL character.")
         if path is not None and len(os.fsencode(path)) > PATH_BYTES_MAX:
             raise Invalid("path_invalid", "A directory's path is longer than 4096 bytes.")
-    state = os.path.abspath(state)
+    state = os.path.realpath(state)
     if state == "/":
         raise Invalid("path_invalid", "The root directory cannot be a state directory.")
     return Place(
@@ -235,6 +235,8 @@ def is_volatile(where: Place, files: Files) -> bool:
 def _place_error(error: OSError) -> EdgeError:
     if error.errno in (errno.EACCES, errno.EPERM):
         return Refused("state_forbidden", "The state directory may not be used by this user.")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG):
+        return Invalid("state_not_directory", "The state path does not lead to a directory.")
     if error.errno == errno.EROFS:
         return Unavailable("state_read_only", "The state directory's file system is read-only.")
     return storage_error(error, "state directory")

@@ -12,6 +12,7 @@ from qinglong_edge.app import preview
 from qinglong_edge.app.params import Params
 from qinglong_edge.app.runtime import PAUSED_SETTING
 from qinglong_edge.app.tasks import DEFAULT_PATH, add, default_zone
+from qinglong_edge.core.commit import Commit
 from qinglong_edge.core.errors import EdgeError, Invalid
 from qinglong_edge.core.limits import IMPORT_BYTES_MAX
 from qinglong_edge.system import users
@@ -96,6 +97,9 @@ def trust_clock(runtime: Runtime, params: Params) -> Document:
         runtime.scheduler.recompute()
     elif change != "steady" and runtime.daemon:
         runtime.scheduler.load()
+    if change != "steady":
+        now_ms = runtime.parts.clock.wall_ms()
+        runtime.coordinator.save(Commit(at_ms=now_ms, actor=params.peer.actor))
     if runtime.daemon:
         runtime.scheduler.look()
     return {"clock": clock_document(runtime)}
@@ -124,7 +128,7 @@ def import_crontab(runtime: Runtime, params: Params) -> Document:
     if len(data) > IMPORT_BYTES_MAX:
         raise Invalid("crontab_too_large", "The crontab is larger than 1 MiB.", bytes=len(data))
     dialect = params.maybe_text("dialect") or "vixie"
-    user = params.maybe_text("user") or users.name(params.peer.uid)
+    user = users.name(os.geteuid())  # as whom its tasks will run
     zone = params.maybe_text("zone") or default_zone(runtime)
     user_column, dry_run = params.flag("user_column") or False, params.flag("dry_run") or False
     params.end()
@@ -193,6 +197,7 @@ def _import_line(
         wanted["boot"] = True
     else:
         wanted["cron"] = [line.expression]
-    if not dry_run:
-        add(runtime, Params(wanted, peer))
+    if dry_run:
+        wanted["dry_run"] = True
+    add(runtime, Params(wanted, peer))
     return {**told, "outcome": "inserted"}

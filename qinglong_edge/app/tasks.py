@@ -9,7 +9,7 @@ from __future__ import annotations
 from qinglong_edge.app import views
 from qinglong_edge.core import cron, recipe
 from qinglong_edge.core.errors import Invalid, Refused
-from qinglong_edge.core.limits import TRIGGERS_PER_TASK_MAX
+from qinglong_edge.core.limits import PAGE_MAX, TRIGGERS_PER_TASK_MAX
 from qinglong_edge.core.run import BOOT, CRON, EVERY
 from qinglong_edge.core.task import MISFIRES, SKIP, Definition, Trigger, check_name
 from qinglong_edge.core.trigger import format_duration, parse_every_ms
@@ -175,9 +175,12 @@ def recipe_of(
 
 
 def add(runtime: Runtime, params: Params) -> Document:
-    """`task.add`: a new task, or with `replace` a new revision of an existing one."""
+    """`task.add`: a new task, or with `replace` a new revision of an existing one.
+
+    With `dry_run` everything is checked and nothing is written.
+    """
     name = check_name(params.text("name"))
-    replace = params.flag("replace") or False
+    replace, dry_run = params.flag("replace"), params.flag("dry_run")
     definition = Edit(params, None).definition()
     triggers = triggers_of(runtime, params, ())
     environment = recipe_of(params.mapping("environment"), None)
@@ -185,6 +188,8 @@ def add(runtime: Runtime, params: Params) -> Document:
     existing = runtime.store.tasks.find(name)
     if existing is not None and not replace:
         raise Refused("task_exists", "There is a task of that name already.")
+    if dry_run:
+        return {"task": name, "context_ref": environment.context_ref}
     return _publish(runtime, existing, name, definition, triggers, environment)
 
 
@@ -279,11 +284,18 @@ def rename(runtime: Runtime, params: Params) -> Document:
 
 
 def listing(runtime: Runtime, params: Params) -> Document:
-    """`task.list`."""
+    """`task.list`: by name; `next` continues after the last one given."""
+    after = params.maybe_text("after") or ""
+    limit = params.number("limit", lowest=1, highest=PAGE_MAX) or PAGE_MAX
     params.end()
     last = runtime.store.runs.last_runs()
-    tasks = list(runtime.store.tasks.all())
-    return {"tasks": [views.task_document(runtime, task, last.get(task.number)) for task in tasks]}
+    page = [task for task in runtime.store.tasks.all() if task.name > after]
+    return {
+        "tasks": [
+            views.task_document(runtime, task, last.get(task.number)) for task in page[:limit]
+        ],
+        "next": page[limit - 1].name if len(page) > limit else None,
+    }
 
 
 def show(runtime: Runtime, params: Params) -> Document:

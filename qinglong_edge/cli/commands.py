@@ -6,14 +6,13 @@ Owns the mapping. Nothing here changes state except through a method.
 from __future__ import annotations
 
 import binascii
-import os
-import sys
+import errno
 import time
 
 from qinglong_edge.app import preview, state
 from qinglong_edge.app.client import Client
 from qinglong_edge.cli import output, parser, render
-from qinglong_edge.core.errors import Invalid
+from qinglong_edge.core.errors import Invalid, Unavailable
 from qinglong_edge.core.limits import IMPORT_BYTES_MAX
 
 TYPE_CHECKING = False
@@ -66,7 +65,7 @@ def run(arguments: list[str], *, default_state: str, environment_tz: str | None)
     options = parser.parse(arguments)
     if options.version:
         return _version(options)
-    where = state.place(options.state or default_state, options.runtime)
+    where = state.place(default_state if options.state is None else options.state, options.runtime)
     context = Context(options, where, environment_tz)
     verb = getattr(options, "verb", None)
     name = f"{options.command} {verb}" if verb else str(options.command)
@@ -111,10 +110,10 @@ def _definition(context: Context) -> dict[str, object]:
         "retry_on": options.retry_on,
         "backoff_ms": options.backoff,
         "repeatable": options.repeatable,
+        "log": options.log,
         "environment": dict(options.env) if options.env else None,
         "cwd": options.cwd,
         "nice": options.nice,
-        "log": None if options.no_log is None else False,
         "shell": options.shell,
         "argv": options.argv,
         "zone": options.zone,
@@ -149,13 +148,9 @@ def _task_set(context: Context) -> int:
     if options.name is None:
         raise Invalid("usage", "`task set` needs a task's name, or --all --zone Z.")
     params = _definition(context)
-    for flag, name, empty in (
-        (options.no_cron, "cron", []),
-        (options.no_every, "every", []),
-        (options.no_boot, "boot", False),
-    ):
+    for flag, name in ((options.no_cron, "cron"), (options.no_every, "every")):
         if flag:
-            params[name] = empty
+            params[name] = []
     answer = context.call(
         "task.set",
         name=options.name,
@@ -173,9 +168,14 @@ def _task_rename(context: Context) -> int:
 
 
 def _task_list(context: Context) -> int:
+    tasks: list[dict[str, Any]] = []
     answer = context.call("task.list")
+    while answer["next"] is not None:
+        tasks += answer["tasks"]
+        answer = context.call("task.list", after=answer["next"])
+    tasks += answer["tasks"]
     return context.show(
-        answer, lambda: render.table(render.TASK_HEADS, map(render.task_row, answer["tasks"]))
+        {"tasks": tasks}, lambda: render.table(render.TASK_HEADS, map(render.task_row, tasks))
     )
 
 
@@ -217,6 +217,12 @@ def _start(context: Context) -> int:
         if options.wait:
             client.launch_here()
         answer = client.call("run.start", {"name": options.name, "environment": environment})
+        if options.wait and answer["status"] == "queued" and not client.remote:
+            raise Unavailable(
+                "run_queued",
+                "The run cannot start now without a daemon; it waits for one.",
+                run=answer["number"],
+            )
         if options.wait:
             ended = client.call("run.wait", {"run": str(answer["number"])})
             context.show(ended, lambda: render.run_fields(ended))
@@ -236,8 +242,7 @@ def _stop(context: Context) -> int:
 def _settle(context: Context) -> int:
     options = context.options
     params = {"run": options.run, "as": options.status, "reason": options.reason}
-    with context.client() as client:
-        answer = client.call("run.settle", params)
+    answer = context.call("run.settle", **params)
     return context.show(answer, lambda: render.run_fields(answer))
 
 
@@ -281,10 +286,9 @@ _IMPLIED = ("from_status", "to_status", "version", "status")
 def _log(context: Context) -> int:
     from qinglong_edge.cli import logs
 
-    with context.client() as client:
-        if context.options.json:
-            return context.show(logs.document(client, context.options), str)
-        return logs.stream(client, context.options)
+    if context.options.json:
+        return context.show(logs.document(context.call, context.options), str)
+    return logs.stream(context.call, context.options)
 
 
 def _status(context: Context) -> int:
@@ -366,7 +370,6 @@ def _import(context: Context) -> int:
         data=binascii.b2a_base64(_read_input(options.file), newline=False).decode("ascii"),
         dialect=options.dialect,
         user_column=options.user_column or None,
-        user=options.user,
         zone=context.zone(),
         dry_run=options.dry_run or None,
     )
@@ -390,14 +393,11 @@ def _note(word: str, each: Mapping[str, Any]) -> str:
 
 def _read_input(path: str) -> bytes:
     try:
-        if path == "-":
-            return sys.stdin.buffer.read(IMPORT_BYTES_MAX + 1)
-        with open(path, "rb") as file:
+        with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
             return file.read(IMPORT_BYTES_MAX + 1)
     except OSError as error:
-        raise Invalid(
-            "file_unreadable", "The file cannot be read.", errno=os.strerror(error.errno or 0)
-        ) from None
+        name = errno.errorcode.get(error.errno or 0, "EIO")
+        raise Invalid("file_unreadable", "The file cannot be read.", errno=name) from None
 
 
 def _selftest(context: Context) -> int:

@@ -1,6 +1,7 @@
 """The `log` command: a run's output, by range, by tail, or followed to its end.
 
-Owns the reading in bounded ranges: never more than one range is in memory.
+Owns the reading in bounded ranges: never more than one range is in memory. Every range is a call of
+its own, so that following without a daemon keeps nobody from the state.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from qinglong_edge.core.limits import LOG_RANGE_BYTES_MAX
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
     from typing import Any
-
-    from qinglong_edge.app.client import Client
 
 _FOLLOW_S = 0.5
 
@@ -26,46 +26,82 @@ _FOLLOW_S = 0.5
 def _check(options: argparse.Namespace) -> None:
     if options.tail is not None and (options.offset is not None or options.length is not None):
         raise Invalid("usage", "--tail goes alone: it says where to begin and how much.")
+    for name in ("tail", "offset", "length"):
+        if (getattr(options, name) or 0) < 0:
+            raise Invalid("usage", f"--{name} counts bytes: it is never negative.")
     if options.follow and options.json:
         raise Invalid("usage", "--follow has no end, so it cannot print one document.")
 
 
-def document(client: Client, options: argparse.Namespace) -> dict[str, Any]:
-    """One range as a document; `text` replaces the socket's base64."""
+def _bounded(count: int | None) -> int | None:
+    return None if count is None else min(count, LOG_RANGE_BYTES_MAX)
+
+
+def document(call: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
+    """One range as a document (at most 256 KiB); `text` replaces the socket's base64."""
     _check(options)
-    answer: dict[str, Any] = client.call(
+    answer: dict[str, Any] = call(
         "log.read",
-        {
-            "run": options.run,
-            "attempt": options.attempt,
-            "offset": options.offset,
-            "length": options.length,
-            "tail": options.tail,
-        },
+        run=options.run,
+        attempt=options.attempt,
+        offset=options.offset,
+        length=_bounded(options.length),
+        tail=_bounded(options.tail),
     )
     data = binascii.a2b_base64(answer.pop("data", ""))
     answer["text"] = data.decode("utf-8", "backslashreplace")
     return answer
 
 
-def stream(client: Client, options: argparse.Namespace) -> int:
-    """Print a log range by range; with --follow until its run has ended and nothing is left."""
+def stream(call: Callable[..., Any], options: argparse.Namespace) -> int:
+    """Print a log range by range; with --follow until its run has ended and nothing is left.
+
+    A followed run that is tried again goes on with the next attempt's log.
+    """
     _check(options)
+    visible = not options.raw and os.isatty(1)
     left: int | None = options.length
-    place: dict[str, object] = {"offset": options.offset, "tail": options.tail}
+    offset, attempt = options.offset or 0, options.attempt
+    if options.tail is not None:
+        end = call("log.read", run=options.run, attempt=attempt, tail=0)
+        offset, attempt = max(0, end["total"] - options.tail), end["attempt"]
+    kept = b""
     while True:
-        length = LOG_RANGE_BYTES_MAX if left is None else min(left, LOG_RANGE_BYTES_MAX)
-        asked = {"run": options.run, "attempt": options.attempt, **place, "length": length}
-        answer = client.call("log.read", asked)
-        data = binascii.a2b_base64(answer.get("data", ""))
-        if options.raw or not os.isatty(1):
-            output.write_bytes(data)
+        answer = call(
+            "log.read", run=options.run, attempt=attempt, offset=offset, length=_bounded(left)
+        )
+        data = binascii.a2b_base64(answer["data"])
+        offset, attempt = answer["end"], answer["attempt"]
+        if visible:
+            shown, kept = _split(kept + data)
+            output.write(render.output(shown))
         else:
-            output.write(render.output(data))
+            output.write_bytes(data)
         if left is not None:
             left -= len(data)
-        place = {"offset": answer.get("end", 0)}
-        if left == 0 or (not data and (not options.follow or answer.get("ended"))):
-            return 0
-        if not data:
+        if data and left != 0:
+            continue
+        if options.follow and left != 0 and not answer["ended"]:
             time.sleep(_FOLLOW_S)
+        elif options.follow and left != 0 and _goes_on(answer, options):
+            offset, attempt = 0, attempt + 1
+        else:
+            output.write(render.output(kept))
+            return 0
+
+
+def _goes_on(answer: dict[str, Any], options: argparse.Namespace) -> bool:
+    return options.attempt is None and answer["attempt"] < answer["attempts"]
+
+
+def _split(data: bytes) -> tuple[bytes, bytes]:
+    """Bytes up to a whole character, and the rest: a range may end within one."""
+    if data.endswith(b"\r"):
+        return data[:-1], data[-1:]
+    for back in range(1, min(4, len(data) + 1)):
+        lead = data[-back]
+        if lead >= 0xC0 and back < (2 if lead < 0xE0 else 3 if lead < 0xF0 else 4):
+            return data[:-back], data[-back:]
+        if not 0x80 <= lead < 0xC0:
+            break
+    return data, b""

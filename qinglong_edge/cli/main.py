@@ -26,10 +26,14 @@ _RUN_USAGE = "usage: qinglong-edge [--state DIR] [--runtime DIR] run [--on-stop 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; the exit status."""
-    arguments = sys.argv[1:] if argv is None else argv
-    as_json = "--json" in arguments
+    if argv is None and sys.getfilesystemencoding() != "utf-8" and sys.executable:
+        # A legacy locale: everything that we read and hand to tasks is UTF-8 all the same.
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    output.hold_streams()
+    given = sys.argv[1:] if argv is None else argv
+    as_json = "--json" in given[: given.index("--") if "--" in given else None]
     try:
-        return _main(arguments)
+        return _main([_utf8(word) for word in given])
     except EdgeError as error:
         return output.fail(error, as_json=as_json)
     except KeyboardInterrupt:
@@ -45,6 +49,14 @@ def main(argv: list[str] | None = None) -> int:
         kind = type(error).__name__
         bug = EdgeError("bug", f"An unexpected error ({kind}); this is a bug.", kind=kind)
         return output.fail(bug, as_json=as_json)
+
+
+def _utf8(word: str) -> str:
+    try:
+        word.encode("utf-8")
+    except UnicodeError:
+        raise Invalid("not_utf8", "An argument is not UTF-8.") from None
+    return word
 
 
 def _main(arguments: list[str]) -> int:
@@ -78,7 +90,7 @@ def _daemon_options(arguments: list[str]) -> dict[str, str] | None:
         name, equals, value = word.partition("=")
         if word == "run" and not seen_run:
             seen_run = True
-        elif word == "--json" and not seen_run:
+        elif word == "--json":
             continue
         elif name in _GLOBAL or (seen_run and name == "--on-stop"):
             if not equals:
@@ -104,7 +116,7 @@ def _wrong_run() -> dict[str, str] | None:
 def _run_daemon(options: dict[str, str]) -> int:
     from qinglong_edge.app import daemon, state
 
-    where = state.place(options.get("state") or default_state(), options.get("runtime"))
+    where = state.place(options.get("state", default_state()), options.get("runtime"))
     if not daemon.serve(where, on_stop=options["on_stop"]):
         output.write("disabled\n")
     return 0

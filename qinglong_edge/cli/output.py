@@ -5,23 +5,35 @@ Owns every byte a command prints.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import sys
 
-from qinglong_edge.core.errors import EXIT_BUG
+from qinglong_edge.core.errors import EdgeError, Unavailable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from qinglong_edge.core.errors import EdgeError
+
+def hold_streams() -> None:
+    """Give a missing standard stream its number back: the database must never become stdout."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
 
 
 def write_bytes(data: bytes) -> None:
-    """Bytes to standard output, all of them."""
-    sys.stdout.flush()
+    """Bytes to standard output, all of them; `Unavailable` (`output_failed`) on a full device."""
     view = memoryview(data)
-    while view:
-        view = view[os.write(1, view) :]
+    try:
+        while view:
+            view = view[os.write(1, view) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "EIO")
+        raise Unavailable(
+            "output_failed", "Standard output cannot be written.", errno=name
+        ) from None
 
 
 def write(text: str) -> None:
@@ -46,8 +58,8 @@ def fail(error: EdgeError, *, as_json: bool) -> int:
             os.write(2, line.encode("utf-8", "backslashreplace"))
     except BrokenPipeError:
         silence()
-    except OSError:
-        return error.exit_status or EXIT_BUG
+    except (OSError, EdgeError):
+        pass  # there is nobody to tell
     return error.exit_status
 
 

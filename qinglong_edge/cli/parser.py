@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from qinglong_edge.cli.render import inline
 from qinglong_edge.core.errors import EdgeError, Invalid
 from qinglong_edge.core.limits import BACKOFF_MS_MAX, GRACE_MS_MAX, TIMEOUT_MS_MAX
 from qinglong_edge.core.trigger import parse_duration_ms
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+_Either = argparse.BooleanOptionalAction  # --x and --no-x, so that `task set` can take it back
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises our own error, so that `--json` gets a document too."""
 
     def error(self, message: str) -> NoReturn:
-        raise Invalid("usage", f"{message[:1].upper()}{message[1:]}; see --help")
+        raise Invalid("usage", inline(f"{message[:1].upper()}{message[1:]}; see --help"))
 
 
 def _duration(maximum_ms: int, minimum_ms: int = 0) -> Callable[[str], int]:
@@ -96,7 +100,6 @@ def _add_system(commands: argparse._SubParsersAction[_Parser]) -> None:
     imports.add_argument("file", metavar="FILE", help="- reads standard input")
     imports.add_argument("--dialect", choices=("vixie", "busybox"), default="vixie")
     imports.add_argument("--user-column", action="store_true", help="the sixth field is a user")
-    imports.add_argument("--user", metavar="NAME", help="whose lines are taken")
     imports.add_argument("--zone", metavar="Z")
     imports.add_argument("--dry-run", action="store_true")
 
@@ -113,7 +116,6 @@ def _add_task(commands: argparse._SubParsersAction[_Parser]) -> None:
     change.add_argument("--all", action="store_true", help="every task (with --zone)")
     change.add_argument("--no-cron", action="store_true")
     change.add_argument("--no-every", action="store_true")
-    change.add_argument("--no-boot", action="store_true")
     change.add_argument("--no-timeout", action="store_true")
     change.add_argument("--unset-env", metavar="K", action="append")
     _add_definition(change)
@@ -135,7 +137,7 @@ def _add_definition(parser: _Parser) -> None:
     add = parser.add_argument
     add("--cron", metavar="EXPR", action="append")
     add("--every", metavar="5m", action="append")
-    add("--boot", action="store_true", default=None)
+    add("--boot", action=_Either, default=None)
     add("--zone", metavar="Z")
     add("--misfire", choices=("skip", "fire_once"))
     add("--overlap", choices=("skip", "queue", "parallel", "replace"))
@@ -145,12 +147,12 @@ def _add_definition(parser: _Parser) -> None:
     add("--retry", metavar="N", type=int)
     add("--retry-on", metavar="lost,failed", type=_retry_on)
     add("--backoff", metavar="10s", type=_duration(BACKOFF_MS_MAX))
-    add("--repeatable", action="store_true", default=None)
+    add("--repeatable", action=_Either, default=None)
     add("--env", metavar="K=V", action="append", type=_pair)
     add("--secret", metavar="K=NAME", action="append", type=_no_secret)
     add("--cwd", metavar="DIR")
     add("--nice", metavar="N", type=int)
-    add("--no-log", action="store_true", default=None)
+    add("--log", action=_Either, default=None)
     add("--shell", metavar="TEXT", help="run by /bin/sh -c; or give -- ARGV...")
 
 

@@ -37,7 +37,7 @@ from qinglong_edge.core.civil import DAY_S, civil_from_days, month_days, month_s
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import CRON_TEXT_CHARACTERS_MAX
 from qinglong_edge.core.record import Record
-from qinglong_edge.core.zone import TIME_MAX_S, TIME_MIN_S
+from qinglong_edge.core.zone import TIME_MAX_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,10 +124,10 @@ class Cron(Record):
         occurrences. Invalid cron_horizon when there is none before the year 10000.
         """
         second = after_ms // 1000 + 1
-        start, end, offset = zone.span_at(second)
+        _start, end, offset = zone.span_at(second)
         label = self._label(second + offset)
         # With fixed hours the two days after a change may also get what the change moved.
-        settled = self.real_time or start == TIME_MIN_S or start + _TWO_DAYS_S <= second
+        settled = self.real_time or zone.span_at(second - _TWO_DAYS_S)[2] == offset
         if settled and label is not None and label - offset < end:
             return (label - offset) * 1000
         found = self._by_instant(second, zone) if self.real_time else self._by_label(second, zone)
@@ -145,7 +145,7 @@ class Cron(Record):
             instant = label - offset
             if instant < end:
                 return instant
-            second = self._beyond(second, end, instant)
+            second = _look_on(second, end, instant)
 
     def _by_label(self, second: int, zone: Zone) -> int | None:
         """The first instant from `second` on that some matching local time stands for.
@@ -160,8 +160,7 @@ class Cron(Record):
             start, end, offset = zone.span_at(at)
             if best is not None and best <= start:
                 return best
-            before = zone.span_at(start - 1)[2] if start > TIME_MIN_S else offset
-            after = zone.span_at(end)[2] if end < TIME_MAX_S else offset
+            before, after = zone.span_at(start - 1)[2], zone.span_at(end)[2]
             label = self._label(max(second + offset, start + max(before, offset)))
             if label is None:
                 return best
@@ -170,7 +169,7 @@ class Cron(Record):
                 best = instant if best is None else min(best, instant)
                 if end == TIME_MAX_S:
                     return best
-            at = end if best is not None else self._beyond(second, end, instant)
+            at = end if best is not None else _look_on(second, end, instant)
 
     def _label(self, label: int) -> int | None:
         """The first matching local time from `label` on, both seconds; None after the year 9999."""
@@ -377,6 +376,16 @@ def _out_of_range(field: _Field) -> Invalid:
 
 def _unsupported(what: str) -> Invalid:
     return Invalid("cron_unsupported", "The expression uses what is not supported.", what=what)
+
+
+def _look_on(second: int, end: int, instant: int) -> int:
+    """Where the search goes on, when its span ends before the match it found, `instant`.
+
+    No local time between the search's start and the match matches. A change within two days of
+    `second` may put the clock to a local time before that start, so the next span is looked at.
+    After any later change, nothing up to two days before the match can match.
+    """
+    return end if end - second <= _TWO_DAYS_S else max(end, instant - _TWO_DAYS_S)
 
 
 def _next_bit(mask: int, low: int) -> int:

@@ -4,13 +4,17 @@ A Run is one intent to execute a task; an Attempt is one try at it. Each change 
 Event, and each Event consumes one version of the Run, so a Run's version is also the sequence
 number of its newest Event.
 
-    Run       queued -> dispatching -> running -> succeeded | failed | cancelled | timed_out | lost
-              running | dispatching | lost -> retry_wait -> queued
-              queued | retry_wait -> cancelled | timed_out
-    Attempt   claimed -> starting -> running -> succeeded | failed | cancelled | timed_out | lost
+    Run          queued       dispatching cancelled timed_out
+                 dispatching  running retry_wait failed cancelled timed_out lost
+                 running      retry_wait succeeded failed cancelled timed_out lost
+                 retry_wait   queued cancelled timed_out
+                 lost         retry_wait
+    Attempt      claimed      starting cancelled lost
+                 starting     running failed cancelled timed_out lost
+                 running      succeeded failed cancelled timed_out lost
 
-`dispatching` and `starting` never rest on disk: one transaction passes through them. `lost` is an
-end of a Run; only a due retry goes on from it.
+What stands in no line leads nowhere. `dispatching` and `starting` never rest on disk: one
+transaction passes through them. `lost` is an end of a Run; only a due retry goes on from it.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ RUN_NEXT: Mapping[str, frozenset[str]] = {
     TIMED_OUT: frozenset(),
 }
 ATTEMPT_NEXT: Mapping[str, frozenset[str]] = {
-    CLAIMED: frozenset({STARTING, CANCELLED, TIMED_OUT, LOST}),
+    CLAIMED: frozenset({STARTING, CANCELLED, LOST}),
     STARTING: frozenset({RUNNING, FAILED, CANCELLED, TIMED_OUT, LOST}),
     RUNNING: frozenset({SUCCEEDED, FAILED, CANCELLED, TIMED_OUT, LOST}),
     SUCCEEDED: frozenset(),
@@ -159,19 +163,23 @@ def at_or_after(at_ms: int, *moments: int | None) -> int:
 class Story:
     """Collects legal transitions of one Run and one Attempt into one `Change`."""
 
-    def __init__(
-        self, run: Run, attempt: Attempt | None, *, stored: bool, attempt_stored: bool = True
-    ) -> None:
+    def __init__(self, run: Run, attempt: Attempt | None, *, stored: bool) -> None:
         self.run = run
         self.attempt = attempt
         self._before = run if stored else None
-        self._attempt_before = attempt if stored and attempt_stored else None
+        self._attempt_before = attempt if stored else None
         self._events: list[Event] = []
 
     def note(self, kind: str, **facts: str | int | None) -> None:
         """Append an Event that moves neither status."""
         self._events.append(Event(type=kind, facts=facts))
         self.run = self.run.replace(version=self.run.version + 1)
+
+    def ask_to_end(self, reason: str, at_ms: int) -> None:
+        """Note that somebody wants the Run to end; the first reason stays."""
+        if self.run.cancel_reason is None:
+            self.run = self.run.replace(cancel_requested_at_ms=at_ms, cancel_reason=reason)
+            self.note("run.cancel_requested", reason=reason)
 
     def move_run(self, to: str, **fields: object) -> None:
         """Move the Run along the table, or raise `Refused`."""

@@ -155,6 +155,8 @@ def check_command(argv: tuple[str, ...], *, shell: bool) -> None:
         )
     if any("\0" in argument for argument in argv):
         raise Invalid("command_has_nul", "A command holds a NUL character.")
+    if argv[0].startswith("-"):
+        raise Invalid("command_dash", "A command's program cannot begin with a dash.")
     sizes = [_bytes(argument, "command") for argument in argv]
     one_max = limits.COMMAND_BYTES_MAX if shell else limits.ARGUMENT_BYTES_MAX
     if sum(sizes) > limits.COMMAND_BYTES_MAX or max(sizes) > one_max:

@@ -1,24 +1,18 @@
-"""A time zone as offsets between exact instants.
+"""A time zone: which offset holds at an instant, and around it.
 
-Owns the reading of compiled zone data (TZif, RFC 8536) and of POSIX TZ strings, and answers the two
-questions cron has: which offset holds at an instant, and from when until when. Everything is whole
-seconds; nothing depends on the zone or the locale of this process, and neither ``datetime`` nor
-``zoneinfo`` is loaded, so that a box whose triggers have a zone costs what a box in UTC costs.
+Owns the way from a stored text to the standard library's ``zoneinfo``, which evaluates every zone:
 
-A router seldom has zone data, so a zone is one of:
+| text                  | evaluated from                                                        |
+|-----------------------|-----------------------------------------------------------------------|
+| ``UTC``, ``GMT0``     | nothing; ``zoneinfo`` is not even loaded                              |
+| ``Asia/Shanghai``     | the TZif bytes (RFC 8536) that the caller read                        |
+| ``CST-8``             | a TZif file made in memory, whose footer is that string: OpenWrt has  |
+|                       | no zone data                                                          |
 
-| text                  | evaluated from                                                       |
-|-----------------------|----------------------------------------------------------------------|
-| ``UTC``, ``GMT0``     | nothing                                                              |
-| ``Asia/Shanghai``     | the TZif bytes that the caller read                                  |
-| ``CST-8``             | a TZif file made in memory, whose footer is that string              |
-
-TZif, big-endian; a file of version 2 or later carries the same block twice, first with 4-byte and
-then with 8-byte instants, and ends in ``\\n`` + a POSIX TZ string + ``\\n`` for all later time::
-
-    "TZif" version[1] zero[15] isutcnt isstdcnt leapcnt timecnt typecnt charcnt   (6 x u32)
-    instant[timecnt] type_index[timecnt]u8 (offset i32, dst u8, name u8)[typecnt] names[charcnt]
-    (leap instant, correction i32)[leapcnt] isstd[isstdcnt]u8 isut[isutcnt]u8
+``zoneinfo`` trusts what it reads, and it reads some rules of a POSIX string otherwise than the C
+library does: the date form `n`, `J59`, minutes of a negative time, dates around New Year. Data it
+would stumble over and rules it would misread are refused. Nothing depends on the zone or the locale
+of this process. Instants and offsets are whole seconds unless named.
 """
 
 from __future__ import annotations
@@ -26,136 +20,75 @@ from __future__ import annotations
 import re
 import struct
 
-from qinglong_edge.core.civil import (
-    DAY_S,
-    civil_from_days,
-    is_leap,
-    month_days,
-    month_start,
-    weekday,
-    year_start,
-)
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import TZIF_BYTES_MAX, ZONE_TEXT_CHARACTERS_MAX
-from qinglong_edge.core.record import Record
-
-TIME_MIN_S = -(2**62)  # before and after everything that a zone file can hold
-TIME_MAX_S = 2**62
-OFFSET_S_MAX = DAY_S - 1  # so two offsets differ by less than two days
-
-_UTC_TEXTS = frozenset(
-    ("UTC", "UTC0", "Etc/UTC", "UCT", "Etc/UCT", "GMT", "GMT0", "Etc/GMT", "Zulu", "Etc/Zulu")
-)
-_DEFAULT_RULES = ",M3.2.0,M11.1.0"  # what a daylight name without rules means to libc
-_HEADER = struct.Struct(">4sc15x6I")
-_KEY = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*")
-_POSIX_START = re.compile(r"<|[A-Za-z]{3,}[+-]?[0-9]")
-_NAME = r"([A-Za-z]{3,}|<[A-Za-z0-9+-]{3,}>)"
-_OFFSET = r"([+-]?)([0-9]{1,2})(?::([0-9]{2}))?(?::([0-9]{2}))?"
-_POSIX = re.compile(rf"{_NAME}{_OFFSET}(?:{_NAME}(?:{_OFFSET})?(?:,([^,]+),([^,]+))?)?")
-_RULE = re.compile(
-    r"(?:M([0-9]{1,2})\.([1-5])\.([0-6])|(J?)([0-9]{1,3}))"
-    r"(?:/([+-]?)([0-9]{1,3})(?::([0-9]{2}))?(?::([0-9]{2}))?)?"
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
-    Span = tuple[int, int, int]  # start, end (exclusive), offset: seconds
+    Span = tuple[int, int, int]  # start, end (exclusive), offset
 
+TIME_MIN_S = -(2**62)
+TIME_MAX_S = 2**62
 
-class _Change(Record):
-    """One yearly change: a date form of POSIX and the wall time of that day."""
-
-    form: str  # M month.week.weekday, J day 1-365 without 29 February, N day 0-365
-    month: int
-    week: int
-    day: int
-    time_s: int
-
-    def label_s(self, year: int) -> int:
-        """The wall clock of the change, in seconds since 1970 as if the wall were UTC."""
-        if self.form == "M":
-            first = month_start(year, self.month)
-            day = first + (self.day - weekday(first)) % 7 + 7 * (self.week - 1)
-            if day >= first + month_days(year, self.month):
-                day -= 7  # week 5 means the last one
-        elif self.form == "J":
-            day = year_start(year) + self.day - 1 + (self.day > 59 and is_leap(year))
-        else:
-            day = year_start(year) + self.day
-        return day * DAY_S + self.time_s
-
-
-class _Rule(Record):
-    """A POSIX TZ string, parsed; `changes` is empty or (daylight begins, daylight ends)."""
-
-    text: str
-    standard_s: int
-    daylight_s: int
-    changes: tuple[_Change, ...]
-
-    def span_at(self, second: int) -> Span:
-        """From, until, offset around an instant, as if the rule held for ever."""
-        if not self.changes:
-            return TIME_MIN_S, TIME_MAX_S, self.standard_s
-        begin, finish = self.changes
-        year = civil_from_days((second + self.standard_s) // DAY_S)[0]
-        events = []
-        # A change may stand a week outside its year. The sort keeps the order of equal instants:
-        # an end at the very instant of the next begin is daylight all the year.
-        for near in range(year - 2, year + 3):
-            events.append((begin.label_s(near) - self.standard_s, self.daylight_s))
-            events.append((finish.label_s(near) - self.daylight_s, self.standard_s))
-        events.sort(key=lambda event: event[0])
-        index = max(at for at, event in enumerate(events) if event[0] <= second)
-        return events[index][0], events[index + 1][0], events[index][1]
+_WINDOW_S = 3 * 86_400  # no zone ever changed twice within three days
+_FIRST_S = -239_720 * _WINDOW_S  # days inside what datetime can hold: the years 1 to 9999
+_LAST_S = 977_631 * _WINDOW_S
+_WINDOWS_MAX = 16
+_UTC_TEXTS = frozenset(
+    ("UTC", "UTC0", "Etc/UTC", "UCT", "Etc/UCT", "GMT", "GMT0", "Etc/GMT", "Zulu", "Etc/Zulu")
+)
+_HEADER = struct.Struct(">5s15x6I")
+_DEFAULT_RULES = ",M3.2.0,M11.1.0"  # what a daylight name without rules means to glibc
+_KEY = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*")
+_NAME = r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]{3,}>)"
+_CLOCK = r"(?::[0-5][0-9]){0,2}"
+_OFFSET = rf"[+-]?(?:2[0-3]|[01]?[0-9]){_CLOCK}"
+_DAY = r"(?:M(?:1[0-2]|0?[1-9])\.[1-5]\.[0-6]|J(?!0?59\b)[0-9]{1,3})"
+_DATE = rf"{_DAY}(?:/(?:\+?(?:16[0-7]|1[0-5][0-9]|[0-9]{{1,2}}){_CLOCK}|-[0-9]{{1,2}}))?"
+_POSIX = re.compile(
+    rf"(?!{_NAME}-23[0-9:]*{_NAME}(?:,|$))"  # an hour more would make a whole day
+    rf"{_NAME}{_OFFSET}(?P<daylight>{_NAME}(?:{_OFFSET})?(?P<dates>,{_DATE},{_DATE})?)?"
+)
+_POSIX_START = re.compile(r"<|[A-Za-z]{3,}[+-]?[0-9]")
 
 
 class Zone:
-    """An opened zone; `text` is what is stored and shown. Instants are seconds unless named."""
+    """An opened zone; `text` is what is stored and shown."""
 
-    __slots__ = ("_instants", "_offsets", "_rule", "_span", "text")
+    __slots__ = ("_offset", "_windows", "text")
 
-    def __init__(
-        self, text: str, *, instants: tuple[int, ...], offsets: tuple[int, ...], rule: _Rule | None
-    ) -> None:
+    def __init__(self, text: str, offset: Callable[[int], int] | None) -> None:
         self.text = text
-        self._instants = instants
-        self._offsets = offsets  # one more than instants: offsets[i] holds before instants[i]
-        self._rule = rule
-        self._span: Span = (0, 0, 0)  # the last answer; empty at first
+        self._offset = offset
+        self._windows: dict[int, Span] = {}  # its change (or end), the offsets before and after
 
     def offset_ms_at(self, utc_ms: int) -> int:
         """Local time minus UTC at an instant, milliseconds."""
         return self.span_at(utc_ms // 1000)[2] * 1000
 
     def span_at(self, second: int) -> Span:
-        """`(start, end, offset)`: one offset holds from `start` until before `end`, all seconds.
+        """`(start, end, offset)`: one offset holds from `start` until before `end`.
 
         Two neighbours may have the same offset. Unbounded sides are TIME_MIN_S and TIME_MAX_S.
         """
-        if not self._span[0] <= second < self._span[1]:
-            self._span = self._find(second)
-        return self._span
-
-    def _find(self, second: int) -> Span:
-        instants = self._instants
-        low, high = 0, len(instants)
-        while low < high:
-            middle = (low + high) // 2
-            if instants[middle] <= second:
-                low = middle + 1
-            else:
-                high = middle
-        start = instants[low - 1] if low else TIME_MIN_S
-        if low < len(instants):
-            return start, instants[low], self._offsets[low]
-        if self._rule is None:
-            return start, TIME_MAX_S, self._offsets[low]
-        since, until, offset = self._rule.span_at(second)
-        return max(start, since), until, offset
+        if self._offset is None:
+            return TIME_MIN_S, TIME_MAX_S, 0
+        if second < _FIRST_S:
+            return TIME_MIN_S, _FIRST_S, self._offset(_FIRST_S)
+        if second >= _LAST_S:
+            return _LAST_S, TIME_MAX_S, self._offset(_LAST_S)
+        start = second - second % _WINDOW_S
+        window = self._windows.get(start)
+        if window is None:
+            if len(self._windows) == _WINDOWS_MAX:
+                self._windows.clear()
+            window = self._windows[start] = _window(self._offset, start)
+        change, before, after = window
+        if second < change:
+            return start, change, before
+        return change, start + _WINDOW_S, after
 
 
 def zone_key(text: str) -> str | None:
@@ -174,13 +107,13 @@ def open_zone(text: str, tzif: bytes | None = None) -> Zone:
     """
     key = zone_key(text)
     if text in _UTC_TEXTS:
-        return Zone(text, instants=(), offsets=(0,), rule=None)
+        return Zone(text, None)
     if tzif is not None:
         if key is None:
             raise Invalid("zone_invalid", "The zone name is not well formed.")
-        return _decode(key, tzif)
+        return Zone(key, _decode(tzif))
     if key is None or _POSIX_START.match(text):
-        return _decode(text, parse_posix(text))
+        return Zone(text, _decode(parse_posix(text)))
     raise Invalid(
         "zone_unknown",
         "There is no data for this time zone here; install it, or give the zone as a POSIX TZ "
@@ -190,110 +123,105 @@ def open_zone(text: str, tzif: bytes | None = None) -> Zone:
 
 
 def parse_posix(text: str) -> bytes:
-    """A TZif file whose footer is the POSIX TZ string; Invalid zone_invalid when malformed.
+    """A TZif file that holds nothing but a POSIX TZ string for all time.
 
-    Offsets stay below 24 h, rule times within 167 h (RFC 8536 section 3.3.1). A daylight name
-    without rules gets the rules libc gives it.
+    Offsets stay below 24 h, rule times within 167 h. Invalid zone_invalid.
     """
-    rule = _parse_rule(text)
-    block = struct.pack(">iBB", rule.standard_s, 0, 0) + b"\0"
-    header = _HEADER.pack(b"TZif", b"3", 0, 0, 0, 0, 1, 1)
-    return header + block + header + block + b"\n" + rule.text.encode("ascii") + b"\n"
-
-
-def _parse_rule(text: str) -> _Rule:
-    match = _POSIX.fullmatch(text) if len(text) <= ZONE_TEXT_CHARACTERS_MAX else None
+    match = _posix(text)
     if match is None:
-        raise Invalid("zone_invalid", "The time zone is neither a zone name nor a POSIX TZ string.")
-    groups = match.groups()
-    standard_s = daylight_s = -_clock_s(groups[1:5], hours_max=24)
-    changes: tuple[_Change, ...] = ()
-    if groups[5] is not None:
-        daylight_s = standard_s + 3600
-        if groups[7] is not None:
-            daylight_s = -_clock_s(groups[6:10], hours_max=24)
-        if groups[10] is None:
-            text += _DEFAULT_RULES
-        begin, finish = text.rsplit(",", 2)[1:]
-        changes = (_parse_change(begin), _parse_change(finish))
-    if max(abs(standard_s), abs(daylight_s)) > OFFSET_S_MAX:
-        raise Invalid("zone_invalid", "A time zone is less than 24 hours away from UTC.")
-    return _Rule(text=text, standard_s=standard_s, daylight_s=daylight_s, changes=changes)
-
-
-def _parse_change(text: str) -> _Change:
-    match = _RULE.fullmatch(text)
-    if match is None:
-        raise Invalid("zone_invalid", "A daylight rule of the time zone is not well formed.")
-    month, week, day_of_week, form, day, *clock = match.groups()
-    time_s = 7_200 if clock[1] is None else _clock_s(clock, hours_max=167)
-    if month is not None:
-        change = _Change(
-            form="M", month=int(month), week=int(week), day=int(day_of_week), time_s=time_s
+        raise Invalid(
+            "zone_invalid",
+            "The time zone is not a POSIX TZ string with dates as Mm.w.d or Jn, such as "
+            "CET-1CEST,M3.5.0,M10.5.0/3.",
         )
-        valid = 1 <= change.month <= 12
-    else:
-        change = _Change(form=form or "N", month=0, week=0, day=int(day), time_s=time_s)
-        valid = (form == "J") <= change.day <= 365
-    if not valid:
-        raise Invalid("zone_invalid", "A daylight rule of the time zone names no day of the year.")
-    return change
+    rule = text + _DEFAULT_RULES if match["daylight"] and not match["dates"] else text
+    block = _HEADER.pack(b"TZif2", 0, 0, 0, 0, 1, 4) + struct.pack(">ibB4s", 0, 0, 0, b"LMT")
+    return block * 2 + b"\n" + rule.encode("ascii") + b"\n"
 
 
-def _clock_s(parts: Sequence[str | None], *, hours_max: int) -> int:
-    sign, hours, minutes, seconds = parts
-    whole = (int(hours or 0), int(minutes or 0), int(seconds or 0))
-    if whole[0] > hours_max or max(whole[1:]) > 59:
-        raise Invalid("zone_invalid", "A clock time of the time zone is out of range.")
-    total = whole[0] * 3600 + whole[1] * 60 + whole[2]
-    return -total if sign == "-" else total
+def _posix(text: str) -> re.Match[str] | None:
+    """The match of a POSIX TZ string that `zoneinfo` evaluates as the C library does.
+
+    It applies a year's dates to that year in UTC, so they stay away from New Year; and from each
+    other, further than any window.
+    """
+    match = _POSIX.fullmatch(text) if len(text) <= ZONE_TEXT_CHARACTERS_MAX else None
+    if match and match["dates"]:
+        first, last = sorted(map(_day_of_year, text.split(",")[1:]))
+        if first < 8 or last > 355 or not 40 <= last - first <= 325:
+            return None
+    return match
 
 
-def _decode(text: str, data: bytes) -> Zone:
-    """A zone from TZif bytes of any version; every count is checked before it is used."""
+def _day_of_year(date: str) -> int:
+    """The day of a rule's date; a few days off for Mm.w.d."""
+    day = date.partition("/")[0][1:].split(".")
+    return int(day[0]) if len(day) == 1 else (int(day[0]) - 1) * 61 // 2 + int(day[1]) * 7 - 3
+
+
+def _decode(tzif: bytes) -> Callable[[int], int]:
+    """The offset at an instant, as `zoneinfo` finds it in TZif bytes."""
+    from datetime import datetime, timedelta
+    from io import BytesIO
+    from zoneinfo import ZoneInfo
+
     try:
-        version, counts = _read_header(data, 0)
-        start, width = _HEADER.size, 4
-        if version != b"\0":
-            start += _block_bytes(counts, width=4)
-            counts = _read_header(data, start)[1]
-            start, width = start + _HEADER.size, 8
-        instants, offsets = _read_block(data, start, counts=counts, width=width)
-    except (struct.error, IndexError):
-        raise Invalid("zone_invalid", "The zone data is cut short or damaged.") from None
-    rule = None
-    if width == 8:
-        # What a later version of the format may add stands behind the second newline.
-        lines = data[start + _block_bytes(counts, width=8) :].split(b"\n", 2)
-        if len(lines) < 3 or lines[0] or not lines[1].isascii():
-            raise Invalid("zone_invalid", "The zone data has no proper end.")
-        rule = _parse_rule(lines[1].decode("ascii")) if lines[1] else None
-    return Zone(text, instants=instants, offsets=offsets, rule=rule)
+        last = _check(tzif)
+        zone = ZoneInfo.from_file(BytesIO(tzif))
+        epoch, one = datetime(1970, 1, 1, tzinfo=zone), timedelta(seconds=1)
+
+        def offset(second: int) -> int:
+            moment = epoch + one * second
+            return (zone.fromutc(moment) - moment) // one
+
+        if len({offset(last), offset(last + 1), offset(last + _WINDOW_S)}) > 1:
+            raise ValueError  # the rule contradicts the last change
+    except (ValueError, struct.error, OverflowError):
+        raise Invalid("zone_invalid", "The zone data is damaged or foreign.") from None
+    return offset
 
 
-def _read_header(data: bytes, start: int) -> tuple[bytes, tuple[int, ...]]:
-    magic, version, *counts = _HEADER.unpack_from(data, start)
-    if magic != b"TZif" or len(data) > TZIF_BYTES_MAX:
-        raise Invalid("zone_invalid", "The zone data is not a compiled time zone.")
-    return version, tuple(counts)
+def _check(tzif: bytes) -> int:
+    """The last change (0 if none) of TZif bytes without leap seconds; ValueError if damaged.
+
+    Every count, index and offset is checked here, and the order of the changes.
+    """
+    version, end = tzif[4:5], 0
+    for width in (4,) if version == b"\0" else (4, 8):
+        mark, ut, standard, leaps, times, types, characters = _HEADER.unpack_from(tzif, end)
+        start = end + _HEADER.size
+        types_at = start + times * (width + 1)
+        end = types_at + types * 6 + characters + leaps * (width + 4) + standard + ut
+        if mark != b"TZif" + version or leaps or end > len(tzif) or version == b"1":
+            raise ValueError
+    instants = struct.unpack_from(f">{times}{'q' if width == 8 else 'i'}", tzif, start)
+    offsets = struct.unpack_from(">" + "i2x" * types, tzif, types_at)
+    last = max(instants, default=0)
+    if (
+        len(tzif) > TZIF_BYTES_MAX
+        or max(tzif[types_at - times : types_at], default=0) >= types
+        or max(map(abs, offsets)) >= 86_400
+        or any(instants[at] - instants[at - 1] < _WINDOW_S for at in range(1, times))
+        or not _FIRST_S < last < _LAST_S - _WINDOW_S
+    ):
+        raise ValueError
+    if version != b"\0":
+        before, rule, _later = tzif[end:].split(b"\n", 2)
+        if before or (rule and not _posix(rule.decode("ascii"))):
+            raise ValueError
+    return last
 
 
-def _block_bytes(counts: tuple[int, ...], *, width: int) -> int:
-    ut, standard, leaps, times, types, characters = counts
-    return times * (width + 1) + types * 6 + characters + leaps * (width + 4) + standard + ut
-
-
-def _read_block(
-    data: bytes, start: int, *, counts: tuple[int, ...], width: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    leaps, times, types = counts[2:5]
-    if leaps or not types or start + _block_bytes(counts, width=width) > len(data):
-        # Leap seconds would put every answer half a minute off the clock of the system.
-        raise Invalid("zone_invalid", "The zone data is cut short or counts leap seconds.")
-    instants = struct.unpack_from(f">{times}{'q' if width == 8 else 'i'}", data, start)
-    indexes = data[start + times * width : start + times * (width + 1)]
-    table = struct.unpack_from(">" + "i2x" * types, data, start + times * (width + 1))
-    offsets = (table[0], *(table[index] for index in indexes))
-    if max(map(abs, offsets)) > OFFSET_S_MAX or sorted(set(instants)) != list(instants):
-        raise Invalid("zone_invalid", "The zone data is out of order or out of range.")
-    return instants, offsets
+def _window(offset: Callable[[int], int], start: int) -> Span:
+    """Where the offset changes in a window (its end, if nowhere), and the offsets around that."""
+    low, high = start, start + _WINDOW_S - 1
+    before, after = offset(low), offset(high)
+    if before == after:
+        return start + _WINDOW_S, before, before
+    while high - low > 1:
+        middle = (low + high) // 2
+        if offset(middle) == before:
+            low = middle
+        else:
+            high = middle
+    return high, before, after

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from qinglong_edge.core.errors import EdgeError
     from qinglong_edge.core.receipt import Receipt
     from qinglong_edge.core.run import Attempt, Run
     from qinglong_edge.execution.ports import LaunchPort, StopPort, TimerPort
@@ -30,6 +31,7 @@ class Active:
         "launch",
         "pid_fd",
         "receipt",
+        "released",
         "run",
         "seen",
         "stop",
@@ -50,9 +52,16 @@ class Active:
         self.watch: TimerPort | None = None
         self.stop: StopPort | None = None
         self.stop_signal: int | None = None
-        self.stopped: list[Callable[[], None]] = []
+        self.stopped: list[Callable[[EdgeError | None], None]] = []
         self.hold: str | None = None  # why it cannot converge: escaped, unknown, storage
         self.ended = False
+        self.released = False
+
+    def answer(self, error: EdgeError | None) -> None:
+        """Tell everybody who waits for this attempt's stop, once."""
+        waiting, self.stopped = self.stopped, []
+        for call in waiting:
+            call(error)
 
     @property
     def key(self) -> AttemptKey:
@@ -100,6 +109,11 @@ class Registry:
     def get(self, run_number: int) -> Active | None:
         """The place a Run holds, if any."""
         return self._by_run.get(run_number)
+
+    @property
+    def busy(self) -> int:
+        """How many are at work; one that is held for want of proof stops nobody else."""
+        return sum(1 for each in self._by_run.values() if each.hold is None)
 
     def of_task(self, task_number: int) -> int:
         """How many places a task holds."""

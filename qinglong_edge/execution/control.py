@@ -14,9 +14,8 @@ from qinglong_edge.core.run import (
     FAILED,
     LOST,
     OPERATOR,
-    QUEUED,
-    RETRY_WAIT,
     SETTLED_BY_OPERATOR,
+    WAITING,
     Story,
     at_or_after,
 )
@@ -74,7 +73,7 @@ class Control:
 
         `Refused` (`run_ended`) if there is nothing to stop.
         """
-        if run.status in (QUEUED, RETRY_WAIT):
+        if run.status in WAITING:
             self._dispatcher.cancel_waiting(run.number, reason="user", actor=actor)
             done(None)
             return
@@ -96,39 +95,32 @@ class Control:
         if active.run.cancel_reason is None:
             self._intend(active, reason, actor)
         if done is not None:
-            active.stopped.append(lambda: done(None))
-        if active.stop is not None:
-            if grace_ms is not None:
-                active.stop.hurry(grace_ms)
-            return
-        self._signal(active, grace_ms, done)
+            active.stopped.append(done)
+        if active.stop is None:
+            self._signal(active, grace_ms)
+        elif grace_ms is not None:
+            active.stop.hurry(grace_ms)
 
     def resume(self, active: Active) -> None:
-        """Go on with a stop that an earlier owner began."""
+        """Go on with a stop that began earlier and was not proven."""
         if active.run.cancel_reason is not None and active.stop is None:
-            self._signal(active, None, None)
+            self._signal(active, None)
 
     def _intend(self, active: Active, reason: str, actor: str) -> None:
         run = active.run
         at_ms = at_or_after(self._clock.wall_ms(), run.created_at_ms, run.started_at_ms)
         story = Story(run, active.attempt, stored=True)
-        story.run = run.replace(cancel_requested_at_ms=at_ms, cancel_reason=reason)
-        story.note("run.cancel_requested", reason=reason)
+        story.ask_to_end(reason, at_ms)
         self._coordinator.save(Commit(at_ms=at_ms, actor=actor, changes=(story.change(),)))
         active.run = story.run
 
-    def _signal(
-        self,
-        active: Active,
-        grace_ms: int | None,
-        done: Callable[[EdgeError | None], None] | None,
-    ) -> None:
+    def _signal(self, active: Active, grace_ms: int | None) -> None:
         finished: list[Stopped] = []
 
         def stopped(outcome: Stopped) -> None:
             finished.append(outcome)
             active.stop = None
-            self._stopped(active, outcome, done)
+            self._stopped(active, outcome)
 
         stop = self._controller.stop(
             active.target,
@@ -147,24 +139,19 @@ class Control:
         own = revision.definition.grace_ms
         return self._grace_ms if own is None else own
 
-    def _stopped(
-        self,
-        active: Active,
-        outcome: Stopped,
-        done: Callable[[EdgeError | None], None] | None,
-    ) -> None:
-        active.stop_signal = outcome.signal
+    def _stopped(self, active: Active, outcome: Stopped) -> None:
+        active.stop_signal = outcome.signal or active.stop_signal
         if outcome.conclusive:
             active.hold = None
             self._coordinator.exited(active)
-            return
-        active.hold = outcome.reason or "unknown"
-        if done is not None:
-            active.stopped = []
-            done(
+        else:
+            active.hold = outcome.reason or "unknown"
+            self._coordinator.keep_watch(active)
+        if not active.ended:
+            active.answer(
                 Unavailable(
                     "stop_unproven",
-                    "The run could not be proven to have stopped.",
+                    "The run could not be proven to have stopped, or its end not be stored.",
                     run=active.run.number,
                     reason=active.hold,
                     survivors=outcome.survivors,
@@ -177,18 +164,19 @@ class Control:
             return
         try:
             self.stop_active(active, reason="timeout", actor="reconciler", grace_ms=None, done=None)
-        except Unavailable:
-            active.hold = "storage"
+        except EdgeError:
             self._coordinator.again(active, lambda: self._deadline(active))
 
     def settle(self, run: Run, *, status: str, reason: str, actor: str) -> Run:
         """The operator's word on a run that recovery could not prove.
 
-        `Refused`: `run_ended`, `identity_alive` (its process is there: stop it instead).
+        `Refused`: `run_not_held`, `run_stopping`, `identity_alive` (stop it instead).
         """
         active = self._coordinator.registry.get(run.number)
         if active is None:
             raise Refused("run_not_held", "The run has ended, or has not started.", run=run.number)
+        if active.stop is not None:
+            raise Refused("run_stopping", "The run is just being stopped.", run=run.number)
         if self._inspector.inspect(active.target).state == "alive":
             raise Refused(
                 "identity_alive", "The run's process is alive; stop it instead.", run=run.number

@@ -5,23 +5,19 @@ Owns what happens around one attempt's process once it may have run. Promises:
 * A receipt is acknowledged only after the commit that records it; a failed commit is not answered,
   and the wrapper then leaves its file.
 * The order of evidence: receipt, identity, wait status. Nothing is invented: what cannot be proven
-  keeps its place and is named.
+  is named and holds its task.
+* Who was asked to stop ends only once nothing of the session lives.
 """
 
 from __future__ import annotations
 
 from qinglong_edge.core import receipt as receipts
 from qinglong_edge.core.commit import AttemptKey, Commit
-from qinglong_edge.core.errors import Corrupt, Unavailable
+from qinglong_edge.core.errors import Corrupt, EdgeError, Refused, Unavailable
+from qinglong_edge.core.evidence import ALIVE, GONE
 from qinglong_edge.core.limits import ESCAPED_POLL_MS
 from qinglong_edge.core.receipt import Receipt, ReceiptInvalid
-from qinglong_edge.core.run import (
-    EXECUTOR_START_FAILED,
-    FAILED,
-    NONE,
-    RECEIPT,
-    WAIT_STATUS,
-)
+from qinglong_edge.core.run import RECEIPT, WAIT_STATUS, at_or_after
 from qinglong_edge.execution import endings
 from qinglong_edge.execution.active import Active, Registry
 from qinglong_edge.execution.endings import Ending, LogFacts
@@ -31,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qinglong_edge.core.run import Attempt, Change, Run
+    from qinglong_edge.core.task import Definition
     from qinglong_edge.execution.ports import (
         ClockPort,
         InspectorPort,
@@ -71,6 +68,7 @@ class Coordinator:
         self._riders: list[AttemptKey] = []
         self.registry = Registry()
         self.extra_settings: Callable[[], tuple[tuple[str, str], ...]] = tuple
+        self.on_saved: Callable[[tuple[tuple[str, str], ...]], None] = lambda _settings: None
         self.on_ended: Callable[[Run], None] = lambda _run: None
         self.on_deadline: Callable[[Active], None] = lambda _active: None
         self.on_started: Callable[[Active], None] = lambda _active: None
@@ -86,44 +84,56 @@ class Coordinator:
         self.on_started(active)
 
     def _exec_reported(self, active: Active) -> None:
+        """The gate has said its last: the shell runs, or the exit that follows tells the rest."""
         launch = active.launch
-        if launch is None:
-            return
-        fd = launch.gate_fd
-        number = launch.take_exec()
-        if number is None:
-            return
-        self._loop.unwatch(fd)
-        if number:
-            active.hold = "exec_failed"  # the exit that follows is judged with it
+        if launch is not None:
+            fd = launch.gate_fd
+            if launch.take_exec() is not None:
+                self._loop.unwatch(fd)
+
+    def refused(self, active: Active) -> None:
+        """The gate of a durable attempt could not be opened: nothing of it has run."""
+        self.registry.add(active)
+        self.end(active, endings.by_no_start(active.run, stop_signal=None))
 
     def _watch_exit(self, active: Active) -> None:
-        if active.attempt.deadline_boot_ms is not None:
-            active.deadline = self._loop.call_at(
-                active.attempt.deadline_boot_ms, lambda: self.on_deadline(active)
-            )
-        pid = active.attempt.pid or 0
-        active.pid_fd = self._pids.open_pid(pid)
+        due_ms = active.attempt.deadline_boot_ms
+        if due_ms is not None and active.deadline is None:
+            active.deadline = self._loop.call_at(due_ms, lambda: self.on_deadline(active))
+        active.pid_fd = self._pids.open_pid(active.attempt.pid or 0)
         if active.pid_fd is None:
             self._poll_exit(active, _PID_POLL_MS)
         else:
             self._loop.watch(active.pid_fd, lambda: self.exited(active))
 
     def _poll_exit(self, active: Active, delay_ms: int) -> None:
-        """Look again later; used without pidfd, and while survivors of a session remain."""
+        """Look again later: without pidfd, or at what could not be brought to an end yet."""
 
         def look() -> None:
-            if active.launch is not None and active.launch.peek_exit() is None:
-                self._poll_exit(active, delay_ms)
+            active.watch = None
+            if self._runs(active):
+                self._poll_exit(active, _PID_POLL_MS)
             else:
                 self.exited(active)
 
+        if active.watch is not None:
+            active.watch.cancel()
         active.watch = self._loop.call_later(delay_ms, look)
+
+    def _runs(self, active: Active) -> bool:
+        if active.launch is not None:
+            return active.launch.peek_exit() is None
+        return self._inspector.inspect(active.target).state == ALIVE
+
+    def keep_watch(self, active: Active) -> None:
+        """Whatever else fails, an attempt that has not ended is looked at again."""
+        if active.pid_fd is None and active.watch is None:
+            self._poll_exit(active, ESCAPED_POLL_MS)
 
     def adopt(self, active: Active) -> bool:
         """Watch a process that an earlier owner started; False if it ended at this very moment."""
         self._watch_exit(active)
-        return self._inspector.inspect(active.target).state == "alive"
+        return self._inspector.inspect(active.target).state == ALIVE
 
     def _channel_ready(self, active: Active) -> None:
         launch = active.launch
@@ -153,53 +163,70 @@ class Coordinator:
         except ReceiptInvalid:
             self._drop_channel(active)
             return
-        if not _authentic(receipt, active.run, active.attempt):
-            self._drop_channel(active)
-            return
-        active.receipt = receipt
-        active.seen = word.decode("ascii", "replace")
-        if active.stop is not None:
-            self._drop_channel(active)  # the end waits for the proof that the session is empty
-            return
-        if self._end_by_receipt(active, receipt):
-            if active.launch is not None:
+        if _authentic(receipt, active.run, active.attempt):
+            active.receipt = receipt
+            active.seen = word.decode("ascii", "replace")
+            # Who was asked to stop has ended only when the session is proven empty.
+            ended = active.run.cancel_reason is None and self._end_by_receipt(active, receipt)
+            if ended and active.launch is not None:
                 active.launch.acknowledge()
-            self._drop_channel(active)
+        self._drop_channel(active)
 
     def exited(self, active: Active) -> None:
         """The watched process has ended: take the last word, judge, give everything back."""
         self._unwatch(active)
-        if not active.ended:
-            self._take_last_word(active)
-        if active.stop is not None and not active.ended:
-            active.stop.advance()
-            return
-        if not active.ended:
-            self.judge(active)
+        if not active.ended and active.launch is not None and active.launch.channel_fd >= 0:
+            self._channel_ready(active)  # a receipt may still wait there
         if active.ended:
             self._release(active)
-
-    def _take_last_word(self, active: Active) -> None:
-        """A receipt may still wait in the channel of a wrapper that has ended."""
-        if active.launch is not None and active.launch.channel_fd >= 0:
-            self._channel_ready(active)
+        elif active.stop is not None:
+            active.stop.advance()
+        else:
+            self.judge(active)
 
     def judge(self, active: Active) -> None:
         """Bring an attempt whose process has ended to its end, by the order of evidence."""
+        unread = None
+        receipt = active.receipt
         try:
-            receipt = self._read_receipt(active) or active.receipt
-        except OSError:
-            receipt = active.receipt
+            receipt = self._read_receipt(active) or receipt
+        except (OSError, EdgeError) as error:
+            unread = error.code if isinstance(error, EdgeError) else "receipt_unreadable"
         if receipt is not None:
-            self._end_by_receipt(active, receipt)
-            return
-        if self._end_by_wait_status(active):
-            return
-        if self._inspector.survivors(active.target):
-            active.hold = "escaped"
+            ending: Ending | None = _by_receipt(active, receipt)
+        else:
+            ending = self._by_wait_status(active)
+        why = self._unproven(active) if ending is not None else unread or self._presence(active)
+        if why is None:
+            self.end(active, ending or self._by_absence(active))
+        else:
+            active.hold = why
             self._poll_exit(active, ESCAPED_POLL_MS)
-            return
-        self.end(active, endings.by_absence(active.run, stop_signal=active.stop_signal))
+
+    def _presence(self, active: Active) -> str | None:
+        """Why a process cannot be called gone; None if it is."""
+        verdict = self._inspector.inspect(active.target)
+        if verdict.state != GONE:
+            return verdict.reason or verdict.state
+        return self._session(active)
+
+    def _unproven(self, active: Active) -> str | None:
+        """Who was asked to stop is not stopped while members of the session live."""
+        return None if active.run.cancel_reason is None else self._session(active)
+
+    def _session(self, active: Active) -> str | None:
+        """Why a session cannot be called empty; None if it is."""
+        try:
+            return "escaped" if self._inspector.survivors(active.target) else None
+        except (OSError, EdgeError):
+            return "provider_unavailable"
+
+    def _definition(self, run: Run) -> Definition | None:
+        """What the run was started with; an unreadable one is no reason never to end."""
+        try:
+            return self._store.tasks.revision(run.task_number, run.revision).definition
+        except (Refused, Corrupt):
+            return None
 
     def _read_receipt(self, active: Active) -> Receipt | None:
         """The authentic receipt file, or None; an unbelievable one is quarantined, intent first."""
@@ -221,34 +248,32 @@ class Coordinator:
         return None
 
     def _end_by_receipt(self, active: Active, receipt: Receipt) -> bool:
-        ending = endings.by_code(
-            receipt.exit_code,
-            RECEIPT,
-            active.run,
-            stop_signal=active.stop_signal,
-            receipt=receipt,
-        )
-        return self.end(active, ending)
+        return self.end(active, _by_receipt(active, receipt))
 
-    def _end_by_wait_status(self, active: Active) -> bool:
+    def _by_wait_status(self, active: Active) -> Ending | None:
         """An own wrapper's normal exit; a signalled wrapper proves nothing about its child."""
-        if active.launch is None:
-            return False
-        found = active.launch.peek_exit()
-        if found is None or found.code is None:
-            return False
+        found = None if active.launch is None else active.launch.peek_exit()
+        if active.launch is None or found is None or found.code is None:
+            return None
+        signal = active.stop_signal
         if not active.launch.started():
-            failed = Ending(status=FAILED, evidence=NONE, error_code=EXECUTOR_START_FAILED)
-            return self.end(active, failed)
-        ending = endings.by_code(
-            found.code, WAIT_STATUS, active.run, stop_signal=active.stop_signal, receipt=None
+            return endings.by_no_start(active.run, stop_signal=signal)
+        return endings.by_code(
+            found.code, WAIT_STATUS, active.run, stop_signal=signal, receipt=None
         )
-        return self.end(active, ending)
+
+    def _by_absence(self, active: Active) -> Ending:
+        """The session is empty and nobody left a word."""
+        if active.launch is not None and not active.launch.started():
+            return endings.by_no_start(active.run, stop_signal=active.stop_signal)
+        return endings.by_absence(active.run, stop_signal=active.stop_signal)
 
     def end_by_file(self, active: Active) -> bool:
         """End an attempt by its receipt file, before anything else is asked."""
         receipt = self._read_receipt(active)
-        return receipt is not None and self._end_by_receipt(active, receipt)
+        if receipt is None or self._unproven(active) is not None:
+            return False
+        return self._end_by_receipt(active, receipt)
 
     def end(
         self,
@@ -261,22 +286,20 @@ class Coordinator:
         """Commit an attempt's end; False (and a named hold) if the storage refuses it now."""
         now_ms = self._clock.wall_ms()
         try:
-            revision = self._store.tasks.revision(active.run.task_number, active.run.revision)
             change = endings.tell(
                 active.run,
                 active.attempt,
                 ending,
-                definition=revision.definition,
+                definition=self._definition(active.run),
                 log=self._log_facts(active),
                 now_ms=now_ms,
                 facts=facts or {},
             )
-            at_ms = change.run.finished_at_ms or now_ms
+            at_ms = at_or_after(now_ms, change.run.started_at_ms, change.run.finished_at_ms)
             self.save(Commit(at_ms=at_ms, actor=actor, changes=(change,)))
-        except (Unavailable, Corrupt):
-            active.hold = "storage"
-            if active.pid_fd is None:
-                self._poll_exit(active, ESCAPED_POLL_MS)
+        except EdgeError as error:
+            active.hold = "storage" if isinstance(error, Unavailable) else error.code
+            self.keep_watch(active)
             return False
         active.run, active.attempt = change.run, _attempt(change)
         active.ended = True
@@ -289,16 +312,17 @@ class Coordinator:
         if active.deadline is not None:
             active.deadline.cancel()
         self.registry.remove(active)
-        waiting, active.stopped = active.stopped, []
-        self.on_ended(active.run)
-        for call in waiting:
-            call()
-        if active.launch is None or active.pid_fd is None:
+        if active.launch is None or active.launch.peek_exit() is not None:
             self._release(active)
+        self.on_ended(active.run)
+        active.answer(None)
 
     def _release(self, active: Active) -> None:
         """Reap, close, and let the journal row go once no receipt file is left."""
         self._unwatch(active)
+        if active.released:
+            return
+        active.released = True
         if active.launch is not None:
             for fd in (active.launch.gate_fd, active.launch.channel_fd):
                 if fd >= 0:
@@ -307,13 +331,13 @@ class Coordinator:
             active.launch = None
         try:
             self._receipts.remove(active.attempt.id)
-        except OSError:
+        except (OSError, EdgeError):
             return  # the cleanup scanner comes back to it
         self._riders.append(active.key)
 
     def again(self, active: Active, call: Callable[[], None]) -> None:
-        """Try something once more, when the storage may have room."""
-        active.watch = self._loop.call_later(ESCAPED_POLL_MS, call)
+        """Try a deadline once more, when the storage may have room."""
+        active.deadline = self._loop.call_later(ESCAPED_POLL_MS, call)
 
     def _unwatch(self, active: Active) -> None:
         if active.watch is not None:
@@ -336,15 +360,17 @@ class Coordinator:
             return LogFacts()
         if active.seen == "cut":
             truncated = True
-        elif active.seen == "whole" and truncated is None:
-            truncated = False
+        elif active.seen == "whole" and truncated is None and size is not None:
+            truncated = False if size < attempt.log_quota_bytes else None
         return LogFacts(bytes=None if active.seen == "late" else size, truncated=truncated)
 
     def save(self, commit: Commit) -> None:
         """Commit, with the journal rows and the clock reading that were waiting for a ride."""
         riders = tuple(self._riders)
-        settings = commit.settings + self.extra_settings()
+        extra = self.extra_settings()
+        settings = commit.settings + extra
         self._store.commit(commit.replace(resolve=commit.resolve + riders, settings=settings))
+        self.on_saved(extra)
         del self._riders[: len(riders)]
 
     def resolve(self, keys: tuple[AttemptKey, ...]) -> None:
@@ -368,6 +394,16 @@ def _attempt(change: Change) -> Attempt:
     if change.attempt is None:
         raise Corrupt("attempt_missing", "A change of an attempt has none.", run=change.run.number)
     return change.attempt
+
+
+def _by_receipt(active: Active, receipt: Receipt) -> Ending:
+    return endings.by_code(
+        receipt.exit_code,
+        RECEIPT,
+        active.run,
+        stop_signal=active.stop_signal,
+        receipt=receipt,
+    )
 
 
 def _authentic(receipt: Receipt, run: Run, attempt: Attempt) -> bool:

@@ -24,12 +24,11 @@ from qinglong_edge.core.limits import (
     QUEUED_PER_TASK_MAX,
 )
 from qinglong_edge.core.run import (
-    CANCELLED,
     CLAIMED,
-    EXECUTION_CANCELLED,
     MANUAL,
     QUEUED,
     RETRY_WAIT,
+    WAITING,
     Attempt,
     Run,
     Story,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from qinglong_edge.execution.starts import Starter
 
 _PAGE = 256
+_CANCELLED = "cancelled"
 
 
 class Request:
@@ -67,6 +67,7 @@ class Request:
         "scheduled_ms",
         "task",
         "trigger_number",
+        "wanted",
     )
 
     def __init__(
@@ -80,6 +81,7 @@ class Request:
         scheduled_ms: int | None = None,
         recipe_number: int | None = None,
         cursors: tuple[CursorMove, ...] = (),
+        wanted: Callable[[], bool] | None = None,
         done: Callable[[Run | None, Attempt | None, EdgeError | None], None],
     ) -> None:
         self.task = task
@@ -90,21 +92,38 @@ class Request:
         self.scheduled_ms = scheduled_ms
         self.recipe_number = recipe_number or revision.recipe_number
         self.cursors = cursors
+        self.wanted = wanted
         self.done = done
 
 
 class Waiting:
     """A Run in the line; `not_before_ms` is boottime."""
 
-    __slots__ = ("failures", "not_before_ms", "retry", "run_number", "starting", "task_number")
+    __slots__ = (
+        "failures",
+        "not_before_ms",
+        "reason",
+        "retry",
+        "run_number",
+        "starting",
+        "task_number",
+    )
 
-    def __init__(self, run: Run, not_before_ms: int, *, retry: bool) -> None:
+    def __init__(self, run: Run, not_before_ms: int) -> None:
         self.run_number = run.number
         self.task_number = run.task_number
         self.not_before_ms = not_before_ms
-        self.retry = retry
+        self.retry = run.status == RETRY_WAIT
         self.failures = 0
+        self.reason: str | None = None  # why its last launch failed
         self.starting = False
+
+    def fail(self, now_ms: int, reason: str) -> None:
+        """Be tried again after 1 s, 2 s, 4 s ... 5 min."""
+        delay_ms = LAUNCH_BACKOFF_MS_MIN << min(self.failures, 9)
+        self.failures += 1
+        self.reason = reason
+        self.not_before_ms = now_ms + min(LAUNCH_BACKOFF_MS_MAX, delay_ms)
 
 
 class Dispatcher:
@@ -133,15 +152,22 @@ class Dispatcher:
         self._line: dict[int, Waiting] = {}
         self._timer: TimerPort | None = None
         self._open = False
+        self._fence = 0  # runs up to this number are left to the daemon
+        self._pumping = False
         self.replace: Callable[[Active], None] = lambda _active: None
         self.on_settled: Callable[[Run], None] = lambda _run: None
-        self.degraded: dict[str, str] = {}
         coordinator.on_ended = self._ended
 
     @property
     def waiting(self) -> int:
         """How many Runs wait."""
         return len(self._line)
+
+    @property
+    def degraded(self) -> dict[int, str]:
+        """Run number -> why it could not be launched yet."""
+        line = self._line.values()
+        return {each.run_number: each.reason for each in line if each.reason is not None}
 
     def holds(self, task_number: int) -> bool:
         """True while a Run of the task waits or is being launched."""
@@ -150,16 +176,16 @@ class Dispatcher:
     def open(self, *, others: bool = True) -> None:
         """Begin to start runs; without `others` only those that are admitted from now on."""
         self._open = True
-        if not others:
-            for waiting in self._line.values():
-                waiting.starting = True
+        self._fence = 0 if others else max(self._line, default=0)
         self.pump()
 
     def close(self) -> None:
-        """Start nothing any more."""
+        """Start nothing any more; what was at its gate waits for the next owner."""
         self._open = False
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+        self._starter.close()
 
     def load(self) -> None:
         """Fill the line from the database, in pages."""
@@ -177,7 +203,7 @@ class Dispatcher:
         delay_ms = 0
         if run.status == RETRY_WAIT and run.retry_at_ms is not None:
             delay_ms = min(max(0, run.retry_at_ms - self._clock.wall_ms()), 86_400_000)
-        waiting = Waiting(run, self._clock.boot_ms() + delay_ms, retry=run.status == RETRY_WAIT)
+        waiting = Waiting(run, self._clock.boot_ms() + delay_ms)
         self._line[run.number] = waiting
         return waiting
 
@@ -189,21 +215,30 @@ class Dispatcher:
         `Refused`: `overlap_skipped`, `queue_full`; otherwise what the launch or storage said.
         """
         definition = request.revision.definition
-        refusal = self._overlap(request.task, definition)
+        refusal: EdgeError | None
+        try:
+            refusal = self._overlap(request.task, definition)
+            run, attempt = self._claimed(request)
+        except EdgeError as error:
+            refusal = error
         if refusal is not None:
             request.done(None, None, refusal)
             return
         draft = Draft(
-            self._story(request), actor=request.actor, cursors=request.cursors, done=_none
+            _new_story(run, attempt),
+            actor=request.actor,
+            cursors=request.cursors,
+            wanted=request.wanted,
+            done=lambda draft, error: self._launched(request, (run, attempt), draft, error),
         )
-        draft.done = lambda draft, error: self._launched(request, draft, error)
         first = not self._queued(request.task.number)
         if self._open and first and self._may_start(request.task.number, definition):
             self._starter.begin(draft)
         else:
-            self._enqueue(request, draft)
+            self._enqueue(request, draft.story, None)
+        self.pump()
 
-    def _overlap(self, task: Task, definition: Definition) -> Refused | None:
+    def _overlap(self, task: Task, definition: Definition) -> EdgeError | None:
         active = self._coordinator.registry.of_task(task.number) + self._launching(task.number)
         queued = self._queued(task.number)
         if definition.overlap == SKIP and active + queued:
@@ -219,30 +254,36 @@ class Dispatcher:
         return None
 
     def _queued(self, task_number: int) -> int:
-        return sum(1 for each in self._line.values() if each.task_number == task_number)
+        waiting = self._line.values()
+        return sum(1 for each in waiting if each.task_number == task_number and not each.starting)
 
     def _make_way(self, task_number: int) -> None:
-        for waiting in [each for each in self._line.values() if each.task_number == task_number]:
-            if not waiting.starting:
-                self.cancel_waiting(waiting.run_number, reason="replaced", actor="scheduler")
-        for draft in self._starter.launching.values():
-            if draft.run.task_number == task_number:
-                draft.cancelled = True
-        for active in self._coordinator.registry.of(task_number):
-            self.replace(active)
+        before, self._pumping = self._pumping, True  # nothing of the line starts in between
+        try:
+            for waiting in list(self._line.values()):
+                if waiting.task_number == task_number:
+                    self.cancel_waiting(waiting.run_number, reason="replaced", actor="scheduler")
+            for draft in list(self._starter.launching.values()):
+                if draft.run.task_number == task_number:
+                    self._starter.abandon(draft, _cancelled())
+            for active in self._coordinator.registry.of(task_number):
+                self.replace(active)
+        finally:
+            self._pumping = before
 
     def _launching(self, task_number: int) -> int:
         drafts = self._starter.launching.values()
         return sum(1 for draft in drafts if draft.run.task_number == task_number)
 
-    def _may_start(self, task_number: int, definition: Definition) -> bool:
-        registry = self._coordinator.registry
-        if len(registry) + len(self._starter.launching) >= self._places:
-            return False
-        mine = registry.of_task(task_number) + self._launching(task_number)
-        return mine < (definition.parallel_max if definition.overlap == PARALLEL else 1)
+    def _place_free(self) -> bool:
+        return self._coordinator.registry.busy + len(self._starter.launching) < self._places
 
-    def _story(self, request: Request) -> Story:
+    def _may_start(self, task_number: int, definition: Definition) -> bool:
+        mine = self._coordinator.registry.of_task(task_number) + self._launching(task_number)
+        most = definition.parallel_max if definition.overlap == PARALLEL else 1
+        return mine < most and self._place_free()
+
+    def _claimed(self, request: Request) -> tuple[Run, Attempt]:
         now_ms = self._clock.wall_ms()
         run = Run(
             number=self._store.runs.next_number(),
@@ -257,28 +298,58 @@ class Dispatcher:
             scheduled_for_ms=request.scheduled_ms,
             created_at_ms=now_ms,
         )
-        story = Story(run, self._claim(run, 1, request.revision.definition, now_ms), stored=False)
-        story.note("run.created")
-        story.note("run.queued")
-        return story
+        return run, self._claim(run, 1, log=request.revision.definition.log)
 
-    def _claim(self, run: Run, number: int, definition: Definition, now_ms: int) -> Attempt:
+    def _claim(self, run: Run, number: int, *, log: bool) -> Attempt:
         return Attempt(
             run_number=run.number,
             attempt=number,
             id=self._ids.next(),
             status=CLAIMED,
-            log_quota_bytes=self._log_quota_bytes if definition.log else 0,
-            created_at_ms=at_or_after(now_ms, run.created_at_ms),
+            log_quota_bytes=self._log_quota_bytes if log else 0,
+            created_at_ms=at_or_after(self._clock.wall_ms(), run.created_at_ms),
         )
 
-    def _enqueue(self, request: Request, draft: Draft, *, delay_ms: int = 0) -> None:
-        """Commit a Run that waits, with its claimed Attempt and the cursor's move."""
-        change = draft.story.change()
+    def _launched(
+        self,
+        request: Request,
+        claimed: tuple[Run, Attempt],
+        draft: Draft,
+        error: EdgeError | None,
+    ) -> None:
+        """A first launch came to its end: running, refused for good, or to be tried again."""
+        story = _new_story(*claimed)  # the launch has moved the draft's own
+        if error is None:
+            request.done(draft.run, draft.attempt, None)
+        elif isinstance(error, Unavailable):
+            self._enqueue(request, story, error)
+        elif error.code in ("stale", "withdrawn"):
+            request.done(None, None, error)
+        else:
+            if error.code == _CANCELLED:
+                endings.cancel(story, "replaced", now_ms=self._clock.wall_ms())
+            else:
+                endings.refuse(story, error.code, now_ms=self._clock.wall_ms())
+            run = self._store_new(request, story)
+            if run is not None:
+                self.on_settled(run)
+        self.pump()
+
+    def _enqueue(self, request: Request, story: Story, error: EdgeError | None) -> None:
+        """A Run that waits; after a failed launch it is tried again later."""
+        run = self._store_new(request, story)
+        if run is not None:
+            waiting = self._join(run)
+            if error is not None:
+                waiting.fail(self._clock.boot_ms(), error.code)
+
+    def _store_new(self, request: Request, story: Story) -> Run | None:
+        """Commit a new Run that does not run, with the cursor's move, and tell the requester."""
+        change = story.change()
         try:
             self._coordinator.save(
                 Commit(
-                    at_ms=change.run.created_at_ms,
+                    at_ms=at_or_after(change.run.created_at_ms, change.run.finished_at_ms),
                     actor=request.actor,
                     changes=(change,),
                     cursors=request.cursors,
@@ -286,157 +357,111 @@ class Dispatcher:
             )
         except EdgeError as error:
             request.done(None, None, error)
-            return
-        waiting = self._join(change.run)
-        waiting.not_before_ms += delay_ms
-        waiting.failures = 1 if delay_ms else 0
+            return None
         request.done(change.run, change.attempt, None)
-        self.pump()
-
-    def _launched(self, request: Request, draft: Draft, error: EdgeError | None) -> None:
-        """A first launch came to its end: running, refused for good, or to be tried again."""
-        if error is None:
-            self.degraded.pop("launch", None)
-            request.done(draft.run, draft.attempt, None)
-            return
-        if error.code == "cancelled" or error.code == "stale":
-            request.done(None, None, error)
-            return
-        request_fresh = self._rewound(draft)
-        if isinstance(error, Unavailable):
-            self.degraded["launch"] = error.code
-            self._enqueue(request, request_fresh, delay_ms=LAUNCH_BACKOFF_MS_MIN)
-            return
-        self._refuse(request_fresh, error, request)
-
-    def _rewound(self, draft: Draft) -> Draft:
-        """The draft as it was before the launch moved its story."""
-        run = draft.run.replace(status=QUEUED, version=0, started_at_ms=None)
-        attempt = Attempt(
-            run_number=run.number,
-            attempt=1,
-            id=draft.attempt.id,
-            status=CLAIMED,
-            log_quota_bytes=draft.attempt.log_quota_bytes,
-            created_at_ms=draft.attempt.created_at_ms,
-        )
-        story = Story(run, attempt, stored=False)
-        story.note("run.created")
-        story.note("run.queued")
-        return Draft(story, actor=draft.actor, cursors=draft.cursors, done=_none)
-
-    def _refuse(self, draft: Draft, error: EdgeError, request: Request) -> None:
-        """A permanent refusal is a failed Run with its code, without journal row or log."""
-        story = draft.story
-        endings.refuse(story, error.code, now_ms=self._clock.wall_ms())
-        change = story.change()
-        try:
-            self._coordinator.save(
-                Commit(
-                    at_ms=change.run.finished_at_ms or 0,
-                    actor=draft.actor,
-                    changes=(change,),
-                    cursors=request.cursors,
-                )
-            )
-        except EdgeError as failure:
-            request.done(None, None, failure)
-            return
-        request.done(change.run, change.attempt, None)
-        self.on_settled(change.run)
+        return change.run
 
     # -- the line ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Start every waiting run that may, in order; arm a timer for the next that is due."""
-        if not self._open:
+        if not self._open or self._pumping:
             return
-        now_ms = self._clock.boot_ms()
-        next_ms: int | None = None
-        for waiting in list(self._line.values()):
-            if waiting.starting:
-                continue
-            if waiting.not_before_ms > now_ms:
-                next_ms = min(next_ms or waiting.not_before_ms, waiting.not_before_ms)
-            elif len(self._coordinator.registry) + len(self._starter.launching) < self._places:
-                self._start_waiting(waiting)
+        self._pumping = True
+        try:
+            self._start_due(self._clock.boot_ms())
+        finally:
+            self._pumping = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if next_ms is not None:
-            self._timer = self._loop.call_at(next_ms, self.pump)
+        now_ms = self._clock.boot_ms()
+        later = [each.not_before_ms for each in self._line.values() if each.not_before_ms > now_ms]
+        if later:
+            self._timer = self._loop.call_at(min(later), self.pump)
 
-    def _start_waiting(self, waiting: Waiting) -> None:
-        run = self._store.runs.get(waiting.run_number)
-        if run is None or run.status not in (QUEUED, RETRY_WAIT):
-            self._line.pop(waiting.run_number, None)
-            return
+    def _start_due(self, now_ms: int) -> None:
+        """A task's own queue is in order; a retry's delay holds nobody else."""
+        behind: set[int] = set()
+        for waiting in list(self._line.values()):
+            task_number = waiting.task_number
+            if waiting.starting or waiting.run_number <= self._fence or task_number in behind:
+                continue
+            if not self._place_free():
+                return
+            if waiting.not_before_ms > now_ms:
+                if not waiting.retry:
+                    behind.add(task_number)
+            elif not self._start_waiting(waiting):
+                behind.add(task_number)
+
+    def _start_waiting(self, waiting: Waiting) -> bool:
+        """Launch a waiting run; False if its turn has not come, or it has to be tried again."""
         try:
-            revision = self._store.tasks.revision(run.task_number, run.revision)
+            run = self._store.runs.get(waiting.run_number)
+            if run is None or run.status not in WAITING:
+                self._line.pop(waiting.run_number, None)
+                return True
+            definition = self._store.tasks.revision(run.task_number, run.revision).definition
+            if not self._may_start(run.task_number, definition):
+                return False
+            story = self._resumed(run, log=definition.log)
         except EdgeError as error:
-            self._retry_later(waiting, error)
-            return
-        if not self._may_start(run.task_number, revision.definition):
-            return
-        story = self._resumed(run, revision.definition)
+            self._failed(waiting, error)
+            return False
         waiting.starting = True
         self._starter.begin(
             Draft(
                 story,
                 actor="executor",
-                done=lambda draft, error: self._resumed_done(waiting, draft, error),
+                done=lambda _draft, error: self._resumed_done(waiting, error),
             )
         )
+        return waiting.starting
 
-    def _resumed(self, run: Run, definition: Definition) -> Story:
+    def _resumed(self, run: Run, *, log: bool) -> Story:
         """A waiting Run's story: its stored claim, or a further attempt after a retry's delay."""
         attempt = self._store.runs.latest_attempt(run.number)
-        if run.status == QUEUED and attempt is not None and attempt.status == CLAIMED:
-            return Story(run, attempt, stored=True)
         story = Story(run, attempt, stored=True)
+        if run.status == QUEUED and attempt is not None and attempt.status == CLAIMED:
+            return story
         if run.status == RETRY_WAIT:
             story.move_run(QUEUED, retry_at_ms=None, error_code=None)
         number = 1 if attempt is None else attempt.attempt + 1
-        story.begin_attempt(self._claim(run, number, definition, self._clock.wall_ms()))
+        story.begin_attempt(self._claim(run, number, log=log))
         return story
 
-    def _resumed_done(self, waiting: Waiting, draft: Draft, error: EdgeError | None) -> None:
+    def _resumed_done(self, waiting: Waiting, error: EdgeError | None) -> None:
         waiting.starting = False
         if error is None:
-            self.degraded.pop("launch", None)
             self._line.pop(waiting.run_number, None)
-            return
-        if error.code == "cancelled":
-            return
+        elif error.code != _CANCELLED:
+            self._failed(waiting, error)
+        self.pump()
+
+    def _failed(self, waiting: Waiting, error: EdgeError) -> None:
+        """Tried again later, or failed for good with its code."""
         if isinstance(error, Unavailable) or error.code == "stale":
-            self._retry_later(waiting, error)
-            return
-        run = self._store.runs.get(waiting.run_number)
-        if run is None:
-            self._line.pop(waiting.run_number, None)
+            waiting.fail(self._clock.boot_ms(), error.code)
             return
         try:
-            story = self._resumed(run, self._definition_of(draft))
-            endings.refuse(story, error.code, now_ms=self._clock.wall_ms())
-            change = story.change()
-            self._coordinator.save(
-                Commit(at_ms=change.run.finished_at_ms or 0, actor="executor", changes=(change,))
-            )
+            run = self._store.runs.get(waiting.run_number)
+            if run is not None and run.status in WAITING:
+                story = self._resumed(run, log=False)
+                endings.refuse(story, error.code, now_ms=self._clock.wall_ms())
+                run = self._save(story, "executor")
         except EdgeError as failure:
-            self._retry_later(waiting, failure)
+            waiting.fail(self._clock.boot_ms(), failure.code)
             return
         self._line.pop(waiting.run_number, None)
-        self.on_settled(change.run)
+        if run is not None:
+            self.on_settled(run)
 
-    def _definition_of(self, draft: Draft) -> Definition:
-        return self._store.tasks.revision(draft.run.task_number, draft.run.revision).definition
-
-    def _retry_later(self, waiting: Waiting, error: EdgeError) -> None:
-        waiting.failures += 1
-        self.degraded["launch"] = error.code
-        delay_ms = min(LAUNCH_BACKOFF_MS_MAX, LAUNCH_BACKOFF_MS_MIN << min(waiting.failures - 1, 9))
-        waiting.not_before_ms = self._clock.boot_ms() + delay_ms
-        self.pump()
+    def _save(self, story: Story, actor: str) -> Run:
+        change = story.change()
+        at_ms = change.run.finished_at_ms or 0
+        self._coordinator.save(Commit(at_ms=at_ms, actor=actor, changes=(change,)))
+        return change.run
 
     def _ended(self, run: Run) -> None:
         if run.status == RETRY_WAIT:
@@ -445,31 +470,28 @@ class Dispatcher:
         self.pump()
 
     def cancel_waiting(self, run_number: int, *, reason: str, actor: str) -> Run | None:
-        """End a Run that waits; None if it does not wait (any more)."""
-        waiting = self._line.get(run_number)
+        """End a Run that waits or is being launched from the line; None if it does neither."""
         run = self._store.runs.get(run_number)
-        if run is None or run.status not in (QUEUED, RETRY_WAIT):
+        if run is None or run.status not in WAITING:
             return None
-        if waiting is not None and waiting.starting:
-            draft = self._starter.launching.get(run_number)
-            if draft is not None:
-                draft.cancelled = True
-        attempt = self._store.runs.latest_attempt(run_number)
-        at_ms = at_or_after(self._clock.wall_ms(), run.created_at_ms, run.started_at_ms)
-        story = Story(run, attempt, stored=True)
-        story.run = story.run.replace(cancel_requested_at_ms=at_ms, cancel_reason=reason)
-        story.note("run.cancel_requested", reason=reason)
-        if attempt is not None and attempt.status == CLAIMED:
-            story.move_attempt(CANCELLED, {}, finished_at_ms=at_ms, error_code=EXECUTION_CANCELLED)
-        story.move_run(
-            CANCELLED, finished_at_ms=at_ms, retry_at_ms=None, error_code=EXECUTION_CANCELLED
-        )
-        change = story.change()
-        self._coordinator.save(Commit(at_ms=at_ms, actor=actor, changes=(change,)))
+        story = Story(run, self._store.runs.latest_attempt(run_number), stored=True)
+        endings.cancel(story, reason, now_ms=self._clock.wall_ms())
+        run = self._save(story, actor)
         self._line.pop(run_number, None)
-        self.on_settled(change.run)
-        return change.run
+        draft = self._starter.launching.get(run_number)
+        if draft is not None:
+            self._starter.abandon(draft, _cancelled())
+        self.on_settled(run)
+        self.pump()
+        return run
 
 
-def _none(_draft: Draft, _error: EdgeError | None) -> None:
-    """Replaced before it is ever called."""
+def _new_story(run: Run, attempt: Attempt) -> Story:
+    story = Story(run, attempt, stored=False)
+    story.note("run.created")
+    story.note("run.queued")
+    return story
+
+
+def _cancelled() -> Refused:
+    return Refused(_CANCELLED, "The run was cancelled before it started.")

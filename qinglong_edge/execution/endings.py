@@ -8,9 +8,10 @@ Owns the mapping from evidence to status. Pure: run, attempt and evidence in, a 
 | wait_status   | an own wrapper's normal exit, no receipt    | by exit code, or as was asked      |
 | identity      | an empty session, no receipt                | as was asked, else lost            |
 | operator      | a person's word on an unprovable run        | as the person says                 |
-| none          | the barrier was never crossed               | failed                             |
+| none          | the command was never reached               | failed                             |
 
 "As was asked": a run whose stop was requested ends cancelled, or timed_out if a deadline asked.
+A run ends when its receipt says so; if nothing says it, when its end was seen.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from __future__ import annotations
 from qinglong_edge.core.record import Record
 from qinglong_edge.core.run import (
     CANCELLED,
+    CLAIMED,
     EXECUTION_CANCELLED,
     EXECUTION_TIMED_OUT,
+    EXECUTOR_START_FAILED,
     FAILED,
     IDENTITY,
     LOST,
+    NONE,
+    OPERATOR,
     RECOVERY_PROCESS_NOT_RUNNING,
     RETRY_WAIT,
     TIMED_OUT,
@@ -88,24 +93,34 @@ def by_absence(run: Run, *, stop_signal: int | None) -> Ending:
     return Ending(status=status, evidence=IDENTITY, signal=stop_signal, error_code=code)
 
 
+def by_no_start(run: Run, *, stop_signal: int | None) -> Ending:
+    """The end of a process whose command was never reached."""
+    if run.cancel_reason is not None:
+        return by_absence(run, stop_signal=stop_signal)
+    return Ending(status=FAILED, evidence=NONE, error_code=EXECUTOR_START_FAILED)
+
+
 def tell(
     run: Run,
     attempt: Attempt,
     ending: Ending,
     *,
-    definition: Definition,
+    definition: Definition | None,
     log: LogFacts,
     now_ms: int,
     facts: dict[str, str | int | None],
 ) -> Change:
-    """The commit that ends an attempt, and its Run unless a retry follows."""
+    """The commit that ends an attempt, and its Run unless a retry follows.
+
+    No retry follows an operator's word, or a definition that cannot be read.
+    """
+    finished_ms = now_ms if ending.finished_at_ms is None else ending.finished_at_ms
     at_ms = at_or_after(
-        now_ms,
+        finished_ms,
         run.created_at_ms,
         run.started_at_ms,
         attempt.created_at_ms,
         attempt.started_at_ms,
-        ending.finished_at_ms,
     )
     story = Story(run, attempt, stored=True)
     facts = {**facts, "evidence": ending.evidence}
@@ -126,7 +141,7 @@ def tell(
         log_truncated=log.truncated,
     )
     delay = None
-    if run.cancel_reason is None:
+    if definition is not None and run.cancel_reason is None and ending.evidence != OPERATOR:
         delay = delay_ms(definition, attempt.attempt, ending.status)
     if delay is None:
         story.move_run(ending.status, finished_at_ms=at_ms, error_code=ending.error_code)
@@ -136,10 +151,21 @@ def tell(
     story.move_run(
         RETRY_WAIT,
         finished_at_ms=None,
-        retry_at_ms=at_ms + delay,
+        retry_at_ms=max(at_ms, now_ms) + delay,
         error_code=ending.error_code,
     )
     return story.change()
+
+
+def cancel(story: Story, reason: str, *, now_ms: int) -> None:
+    """The end of a Run that waits: nothing of it runs."""
+    run, attempt, code = story.run, story.attempt, EXECUTION_CANCELLED
+    created_ms = None if attempt is None else attempt.created_at_ms
+    at_ms = at_or_after(now_ms, run.created_at_ms, run.started_at_ms, created_ms)
+    story.ask_to_end(reason, at_ms)
+    if attempt is not None and attempt.status == CLAIMED:
+        story.move_attempt(CANCELLED, {}, finished_at_ms=at_ms, error_code=code)
+    story.move_run(CANCELLED, finished_at_ms=at_ms, retry_at_ms=None, error_code=code)
 
 
 def refuse(story: Story, code: str, *, now_ms: int) -> None:

@@ -4,12 +4,14 @@ Owns the order receipt -> identity -> absence, in bounded pages driven by the jo
 
 | receipt file | identity      | session   | result                                                |
 |--------------|---------------|-----------|-------------------------------------------------------|
-| authentic    | (not asked)   |           | ended by its exit code, evidence `receipt`            |
+| authentic    | (not asked)   | *         | ended by its exit code, evidence `receipt`            |
 | unbelievable | as below      |           | quarantined, intent first; then as if there were none |
 | none         | alive         |           | adopted; a stop that had begun goes on                |
 | none         | gone          | empty     | receipt again, then cancelled / timed out / lost      |
 | none         | gone          | survivors | held as `escaped`; looked at again every 30 s         |
 | none         | unknown       |           | held and named; looked at again with the maintenance  |
+
+(* Only if a stop was asked for: then survivors hold it too, whatever the receipt says.)
 
 Nothing is signalled here but the stops that were already intended; nothing is started twice; a run
 that cannot converge is named in `status` and is never a reason not to start.
@@ -65,6 +67,8 @@ class Recovery:
             page = self._store.runs.launched(after=after, limit=_PAGE)
             for key in page:
                 after = key
+                if self._coordinator.registry.get(key.run_number) is not None:
+                    continue
                 run = self._store.runs.get(key.run_number)
                 attempt = self._store.runs.attempt(key)
                 if run is not None and attempt is not None:
@@ -102,8 +106,11 @@ class Recovery:
         return "ended" if active.ended else "held"
 
     def look_again(self) -> None:
-        """Judge the held ones once more; part of the maintenance tick."""
+        """Judge the held ones once more, go on with stops; part of the maintenance tick."""
         for active in self._coordinator.registry:
-            watched = active.pid_fd is not None or active.watch is not None
-            if active.hold is not None and not watched and active.stop is None:
+            if active.hold is None or active.stop is not None:
+                continue
+            if active.pid_fd is None and active.watch is None:
                 self.judge(active)
+            else:
+                self._control.resume(active)

@@ -22,12 +22,13 @@ import heapq
 
 from qinglong_edge.core import cron
 from qinglong_edge.core.commit import Commit, CursorMove
-from qinglong_edge.core.errors import EdgeError, Unavailable
+from qinglong_edge.core.errors import Corrupt, EdgeError, Refused, Unavailable
 from qinglong_edge.core.limits import LAUNCH_BACKOFF_MS_MAX, LAUNCH_BACKOFF_MS_MIN
 from qinglong_edge.core.run import BOOT, CRON, EVERY
 from qinglong_edge.core.task import FIRE_ONCE
 from qinglong_edge.core.trigger import parse_duration_ms
 from qinglong_edge.execution.dispatch import Request
+from qinglong_edge.execution.trust import REGAINED, RESET, STEADY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from qinglong_edge.execution.trust import ClockTrust
 
 _BATCH = 256
-_STALE = ("stale",)
+_STALE = "stale"
 
 
 class Scheduler:
@@ -73,78 +74,125 @@ class Scheduler:
         self._wall: list[tuple[int, int]] = []  # (due wall ms, trigger)
         self._boot: list[tuple[int, int]] = []  # (due boottime ms, trigger)
         self._in_flight: set[int] = set()
+        self._parked: set[int] = set()
         self._timer: TimerPort | None = None
         self._failures = 0
+        self._not_before_ms = 0  # boottime; later than now while the storage refuses
+        self._todo: Callable[[], None] | None = None  # what the storage refused
         self._open = False
         self.paused = False
-        self.parked = 0
+        coordinator.on_saved = trust.saved
 
     # -- cursors ----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read every cursor; compute the missing ones in batches."""
-        self._wall, self._boot, self.parked = [], [], 0
+        """Read every cursor; compute the missing ones, and try the parked ones again."""
+        self._guarded(self._load)
+
+    def recompute(self) -> None:
+        """Compute every cron cursor anew from now, after the clock went back by hours."""
+        self._guarded(self._recompute)
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """A full disk must not keep the program from its work: it is asked again later."""
+        if self._todo != self._recompute:
+            self._todo = call
+        try:
+            self._todo()
+            self._todo = None
+        except Unavailable:
+            self._back_off()
+
+    def _load(self) -> None:
+        self._wall, self._boot = [], []
+        self._parked.clear()
         self._place(self._store.tasks.cursors())
+
+    def _recompute(self) -> None:
+        now_ms = self._clock.wall_ms()
+        self._save(
+            [
+                (cursor, self._moved(cursor, now_ms))
+                for cursor in self._store.tasks.cursors()
+                if cursor.kind == CRON and cursor.next_at_ms is not None
+            ]
+        )
+        self._trust.recomputed()
+        self._commit()  # carries the lower time
+        self._load()
 
     def refresh(self, task_number: int) -> None:
         """Take up a task's triggers after an edit; entries of dropped ones go stale."""
-        self._place(self._store.tasks.task_cursors(task_number))
+        try:
+            self._place(self._store.tasks.task_cursors(task_number))
+        except Unavailable:
+            self._todo = self._todo or self._load
+            self._back_off()
         self._arm()
 
     def _place(self, cursors: Iterable[Cursor]) -> None:
-        moves: list[CursorMove] = []
+        """Put cursors where they become due, and give a value to those that have none."""
+        moves: list[tuple[Cursor, CursorMove]] = []
         for cursor in cursors:
-            if cursor.parked is not None:
-                self.parked += 1
-                continue
-            move = self._placed(cursor)
-            if move is not None:
-                moves.append(move)
+            move = self._wanting(cursor)
+            if move is None:
+                self._push(cursor.kind, cursor.trigger_number, cursor.next_at_ms, cursor.boot_id)
+            elif move.parked is None or move.parked != cursor.parked:
+                moves.append((cursor, move))
+            else:
+                self._parked.add(cursor.trigger_number)
         self._save(moves)
 
-    def _save(self, moves: list[CursorMove]) -> None:
+    def _wanting(self, cursor: Cursor) -> CursorMove | None:
+        """The move that gives a cursor its value; None if it has one, or cannot have one yet."""
+        if cursor.kind == CRON and cursor.next_at_ms is None and self._trust.trusted:
+            return self._moved(cursor, self._clock.wall_ms())
+        foreign = cursor.next_at_ms is None or cursor.boot_id != self._boot_id
+        if cursor.kind == EVERY and foreign:
+            return self._moved(cursor, self._clock.boot_ms())
+        return None
+
+    def _push(self, kind: str, number: int, next_ms: int | None, boot_id: str | None) -> None:
+        """The one way into the heaps: what the database says, after it says so."""
+        if kind == BOOT:
+            if boot_id != self._boot_id:
+                heapq.heappush(self._boot, (0, number))
+        elif next_ms is not None:
+            heapq.heappush(self._wall if kind == CRON else self._boot, (next_ms, number))
+
+    def _pushed(self, kind: str, move: CursorMove) -> None:
+        if move.parked is not None:
+            self._parked.add(move.trigger_number)
+        else:
+            self._push(kind, move.trigger_number, move.next_at_ms, move.boot_id)
+
+    def _save(self, moves: list[tuple[Cursor, CursorMove]]) -> None:
         """Commit moves in batches, so that no transaction grows with the number of tasks."""
         for start in range(0, len(moves), _BATCH):
-            batch = tuple(moves[start : start + _BATCH])
-            now_ms = self._clock.wall_ms()
-            self._coordinator.save(Commit(at_ms=now_ms, actor="scheduler", cursors=batch))
+            batch = moves[start : start + _BATCH]
+            self._commit(*(move for _cursor, move in batch))
+            for cursor, move in batch:
+                self._pushed(cursor.kind, move)
 
-    def _placed(self, cursor: Cursor) -> CursorMove | None:
-        """Put a cursor into its heap; returns the move that gives it a value first, if needed."""
-        number = cursor.trigger_number
-        if cursor.kind == BOOT:
-            if cursor.boot_id != self._boot_id:
-                heapq.heappush(self._boot, (0, number))
-            return None
-        if cursor.kind == EVERY:
-            if cursor.next_at_ms is not None and cursor.boot_id == self._boot_id:
-                heapq.heappush(self._boot, (cursor.next_at_ms, number))
-                return None
-            return self._moved(cursor, self._clock.boot_ms())
-        if cursor.next_at_ms is not None:
-            heapq.heappush(self._wall, (cursor.next_at_ms, number))
-            return None
-        return self._moved(cursor, self._clock.wall_ms()) if self._trust.trusted else None
+    def _commit(self, *moves: CursorMove) -> None:
+        self._coordinator.save(
+            Commit(at_ms=self._clock.wall_ms(), actor="scheduler", cursors=moves)
+        )
 
     def _moved(
         self, cursor: Cursor, after_ms: int, *, scheduled_ms: int | None = None, skipped: int = 0
     ) -> CursorMove:
-        """The move to the next due moment after `after_ms`, which is also put into its heap."""
-        next_ms, boot_id, parked = None, None, None
+        """The move to the next due moment after `after_ms`, or aside if there is none to be had."""
+        next_ms, parked = None, None
         try:
             next_ms = self.next_of(cursor, after_ms)
-            boot_id = None if cursor.kind == CRON else self._boot_id
         except EdgeError as error:
             parked = error.code
-            self.parked += 1
-        if next_ms is not None and cursor.kind != BOOT:
-            heap = self._wall if cursor.kind == CRON else self._boot
-            heapq.heappush(heap, (next_ms, cursor.trigger_number))
         return CursorMove(
             trigger_number=cursor.trigger_number,
             expected_ms=cursor.next_at_ms,
             next_at_ms=next_ms,
-            boot_id=boot_id,
+            boot_id=None if cursor.kind == CRON else self._boot_id,
             scheduled_ms=scheduled_ms,
             skipped=skipped,
             parked=parked,
@@ -180,30 +228,18 @@ class Scheduler:
     def woken(self) -> None:
         """Every wake-up: has the wall clock moved, is something due?"""
         change = self._trust.observe()
-        if change == "steady" and not self._due():
-            return
-        if change == "reset":
+        if change == RESET:
             self.recompute()
-        elif change == "regained":
+        elif change == REGAINED:
             self.load()
-        self.look()
-
-    def recompute(self) -> None:
-        """Compute every cron cursor anew from now, after the clock went back by hours."""
-        now_ms = self._clock.wall_ms()
-        self._save(
-            [
-                self._moved(cursor, now_ms)
-                for cursor in self._store.tasks.cursors()
-                if cursor.kind == CRON and cursor.next_at_ms is not None
-            ]
-        )
-        self.load()
+        if change != STEADY or self._due():
+            self.look()
 
     def _due(self) -> bool:
-        if not self._open or self.paused:
+        now_ms = self._clock.boot_ms()
+        if not self._open or self.paused or now_ms < self._not_before_ms:
             return False
-        if self._boot and self._boot[0][0] <= self._clock.boot_ms():
+        if self._todo is not None or (self._boot and self._boot[0][0] <= now_ms):
             return True
         return bool(
             self._trust.trusted and self._wall and self._wall[0][0] <= self._clock.wall_ms()
@@ -212,6 +248,9 @@ class Scheduler:
     def look(self) -> None:
         """Decide every occurrence that is due, then sleep until the next one."""
         while self._due():
+            if self._todo is not None:
+                self._guarded(self._todo)
+                continue
             heap = self._boot
             if not heap or heap[0][0] > self._clock.boot_ms():
                 heap = self._wall
@@ -221,8 +260,8 @@ class Scheduler:
             except Unavailable:
                 heapq.heappush(heap, (due_ms, number))
                 self._back_off()
-                return
-        self._failures = 0
+            except EdgeError:
+                self._parked.add(number)  # named; the others go on
         self._arm()
 
     def _arm(self) -> None:
@@ -233,47 +272,43 @@ class Scheduler:
         if not self._open or self.paused:
             return
         dues = [self._boot[0][0]] if self._boot else []
+        if self._todo is not None:
+            dues.append(0)
         if self._wall and self._trust.trusted:
             ahead_ms = self._wall[0][0] - self._clock.wall_ms()
             dues.append(self._clock.boot_ms() + max(0, ahead_ms))
         if dues:
-            self._timer = self._loop.call_at(min(dues), self.look)
+            self._timer = self._loop.call_at(max(min(dues), self._not_before_ms), self.look)
 
     def _back_off(self) -> None:
         """The storage refuses: nothing was admitted, and the same occurrences are tried again."""
-        self._failures += 1
         delay_ms = min(LAUNCH_BACKOFF_MS_MAX, LAUNCH_BACKOFF_MS_MIN << min(self._failures, 9))
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(delay_ms, self.look)
+        self._failures += 1
+        self._not_before_ms = self._clock.boot_ms() + delay_ms
 
     def _decide(self, due_ms: int, number: int) -> None:
         cursor = self._store.tasks.cursor(number)
-        if cursor is None or not cursor.enabled or number in self._in_flight:
-            return
-        if cursor.kind == BOOT:
-            if cursor.boot_id != self._boot_id:
-                self._admit(cursor, None, self._clock.boot_ms())
-            return
-        if cursor.next_at_ms != due_ms:
+        if cursor is None or number in self._in_flight or not self._is_current(due_ms, cursor):
             return  # an older entry of this trigger
+        if cursor.kind == BOOT:
+            self._admit(cursor, None, self._clock.boot_ms())
+            return
         now_ms = self._clock.wall_ms() if cursor.kind == CRON else self._clock.boot_ms()
         if now_ms - due_ms > self._grace_ms and cursor.misfire != FIRE_ONCE:
-            self._skip(cursor, now_ms)
+            self._move_on(cursor, self._moved(cursor, now_ms, skipped=1))
             return
         self._admit(cursor, due_ms, now_ms)
 
-    def _skip(self, cursor: Cursor, now_ms: int) -> None:
-        self._commit_move(self._moved(cursor, now_ms, skipped=1))
-
-    def _commit_move(self, move: CursorMove) -> None:
+    def _move_on(self, cursor: Cursor, move: CursorMove) -> None:
+        """Let an occurrence go; whoever moved the cursor meanwhile has placed it too."""
         try:
-            self._coordinator.save(
-                Commit(at_ms=self._clock.wall_ms(), actor="scheduler", cursors=(move,))
-            )
+            self._commit(move)
         except EdgeError as error:
-            if error.code not in _STALE:
+            if error.code != _STALE:
                 raise
+            return
+        self._failures = 0
+        self._pushed(cursor.kind, move)
 
     def _admit(self, cursor: Cursor, due_ms: int | None, now_ms: int) -> None:
         task = self._store.tasks.get(cursor.task_number)
@@ -281,9 +316,7 @@ class Scheduler:
             return
         try:
             revision = self._store.tasks.revision(task.number, task.revision)
-        except Unavailable:
-            raise
-        except EdgeError as error:
+        except (Refused, Corrupt) as error:
             self._park(cursor, error.code)
             return
         scheduled_ms = due_ms
@@ -300,66 +333,99 @@ class Scheduler:
                 trigger_number=cursor.trigger_number,
                 scheduled_ms=scheduled_ms,
                 cursors=(move,),
+                wanted=lambda: self._wanted(cursor.trigger_number),
                 done=lambda run, _attempt, error: self._admitted(cursor, move, run, error),
             )
         )
 
+    def _wanted(self, number: int) -> bool:
+        """Asked at the barrier: nobody paused, disabled or stopped anything meanwhile."""
+        cursor = self._store.tasks.cursor(number)
+        return self._open and not self.paused and cursor is not None and cursor.enabled
+
     def _admitted(
         self, cursor: Cursor, move: CursorMove, run: Run | None, error: EdgeError | None
     ) -> None:
-        self._in_flight.discard(cursor.trigger_number)
-        if run is not None or error is None:
-            return
-        if error.code in ("overlap_skipped", "queue_full"):
-            skipped = move.replace(skipped=1, scheduled_ms=None)
-            try:
-                self._commit_move(skipped)
-            except EdgeError:
-                self._again(cursor)
-            return
-        if error.code not in _STALE:
-            self._again(cursor)
-
-    def _again(self, cursor: Cursor) -> None:
-        """Nothing became durable: the occurrence is due as before, after a pause."""
-        due_ms = cursor.next_at_ms or 0
-        heap = self._wall if cursor.kind == CRON else self._boot
-        heapq.heappush(heap, (due_ms, cursor.trigger_number))
-        self._back_off()
+        """What became of an occurrence; until it is durable it is due as before."""
+        number = cursor.trigger_number
+        self._in_flight.discard(number)
+        try:
+            if run is not None or error is None:
+                self._failures = 0
+                self._pushed(cursor.kind, move)
+            elif error.code in ("overlap_skipped", "queue_full"):
+                self._move_on(cursor, move.replace(skipped=1, scheduled_ms=None))
+            elif error.code in (_STALE, "withdrawn"):
+                self._place(each for each in (self._store.tasks.cursor(number),) if each)
+            elif isinstance(error, Unavailable):
+                raise error
+            else:
+                self._park(cursor, error.code)
+        except Unavailable:
+            self._push(cursor.kind, number, cursor.next_at_ms, cursor.boot_id)
+            self._back_off()
+        except EdgeError:
+            self._parked.add(number)
+        self._arm()
 
     def _park(self, cursor: Cursor, reason: str) -> None:
-        self.parked += 1
-        self._commit_move(
+        self._move_on(
+            cursor,
             CursorMove(
                 trigger_number=cursor.trigger_number,
                 expected_ms=cursor.next_at_ms,
                 next_at_ms=None,
                 boot_id=cursor.boot_id,
                 parked=reason,
-            )
+            ),
         )
 
     # -- what people ask --------------------------------------------------------------------------
 
+    @property
+    def parked(self) -> int:
+        """How many triggers stand aside; those that were edited or removed meanwhile do not."""
+        found = [self._store.tasks.cursor(number) for number in self._parked]
+        return sum(1 for each in found if each is not None)
+
     def enable(self, task_number: int) -> None:
         """A task was enabled: what was due meanwhile is not made up for."""
-        moves = []
-        for cursor in self._store.tasks.task_cursors(task_number):
-            if cursor.kind == CRON and self._trust.trusted:
-                moves.append(self._moved(cursor, self._clock.wall_ms()))
-            elif cursor.kind == EVERY:
-                moves.append(self._moved(cursor, self._clock.boot_ms()))
-        self._save(moves)
-        self._arm()
+        cursors = self._store.tasks.task_cursors(task_number)
+        try:
+            self._save([(cursor, self._anew(cursor)) for cursor in cursors])
+        except Unavailable:
+            self._todo = self._todo or self._load
+            self._back_off()
+            raise
+        finally:
+            self._arm()
+
+    def _anew(self, cursor: Cursor) -> CursorMove:
+        """The move past everything until now; a cron cursor waits for a believed clock."""
+        if cursor.kind != CRON:
+            return self._moved(cursor, self._clock.boot_ms())
+        if self._trust.trusted:
+            return self._moved(cursor, self._clock.wall_ms())
+        return CursorMove(
+            trigger_number=cursor.trigger_number, expected_ms=cursor.next_at_ms, next_at_ms=None
+        )
 
     def next_due(self) -> tuple[int, int] | None:
         """(wall ms, trigger) of the next occurrence, or None."""
         found = []
-        if self._boot:
-            found.append((self._boot[0][0] + self._trust.offset_ms, self._boot[0][1]))
-        if self._wall and self._trust.trusted:
-            found.append(self._wall[0])
+        for heap, offset_ms in ((self._boot, self._trust.offset_ms), (self._wall, 0)):
+            while heap and not self._is_current(heap[0][0], self._store.tasks.cursor(heap[0][1])):
+                heapq.heappop(heap)
+            if heap and (heap is self._boot or self._trust.trusted):
+                found.append((heap[0][0] + offset_ms, heap[0][1]))
         return min(found) if found else None
+
+    def _is_current(self, due_ms: int, cursor: Cursor | None) -> bool:
+        if cursor is None or not cursor.enabled:
+            return False
+        if cursor.kind == BOOT:
+            return cursor.boot_id != self._boot_id
+        return cursor.next_at_ms == due_ms
 
     def pause(self, *, paused: bool) -> None:
         """Stop or restore all admission by triggers; the caller has persisted it."""

@@ -18,6 +18,7 @@ from qinglong_edge.execution.active import Active
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from qinglong_edge.core.commit import CursorMove
     from qinglong_edge.core.plan import Identity
@@ -31,13 +32,24 @@ if TYPE_CHECKING:
         LogsPort,
         LoopPort,
         StorePort,
+        TimerPort,
     )
 
 
 class Draft:
     """An intended start: a Run and a claimed Attempt that may not be stored yet."""
 
-    __slots__ = ("actor", "cancelled", "cursors", "done", "revision", "story", "token")
+    __slots__ = (
+        "actor",
+        "cursors",
+        "done",
+        "launch",
+        "revision",
+        "story",
+        "timeout",
+        "token",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -45,13 +57,16 @@ class Draft:
         *,
         actor: str,
         cursors: tuple[CursorMove, ...] = (),
+        wanted: Callable[[], bool] | None = None,
         done: Callable[[Draft, EdgeError | None], None],
     ) -> None:
         self.story = story
         self.actor = actor
         self.cursors = cursors
+        self.wanted = wanted  # asked once more just before the commit
         self.done = done  # called once: started (None), or why not
-        self.cancelled = False
+        self.launch: LaunchPort | None = None
+        self.timeout: TimerPort | None = None
         self.revision: Revision | None = None
         self.token = ""
 
@@ -89,7 +104,6 @@ class Starter:
         self._loop = loop
         self._clock = clock
         self._random = random
-        self._launches: dict[int, LaunchPort] = {}
         self.launching: dict[int, Draft] = {}
 
     def begin(self, draft: Draft) -> None:
@@ -100,27 +114,43 @@ class Starter:
             launch = self._launcher.begin(
                 self._plan(draft, draft.revision), self._fact_paths(run, attempt)
             )
-        except EdgeError as error:
-            draft.done(draft, error)
+        except (EdgeError, OSError) as error:
+            draft.done(draft, _typed(error))
             return
+        draft.launch = launch
         self.launching[run.number] = draft
-        self._launches[run.number] = launch
-        timeout = self._loop.call_later(
-            LAUNCH_READY_MS, lambda: self._abandon(draft, launch, _not_ready())
+        draft.timeout = self._loop.call_later(
+            LAUNCH_READY_MS, lambda: self.abandon(draft, _not_ready())
         )
+        self._loop.watch(launch.gate_fd, lambda: self._ready(draft, launch))
 
-        def ready() -> None:
-            try:
-                if not launch.take_ready():
-                    return
-                timeout.cancel()
-                self._loop.unwatch(launch.gate_fd)
-                self._cross(draft, launch)
-            except EdgeError as error:
-                timeout.cancel()
-                self._abandon(draft, launch, error)
+    def _ready(self, draft: Draft, launch: LaunchPort) -> None:
+        """Log, identity, ONE commit, gate: nothing before the commit has run, all after it may."""
+        attempt, log = draft.attempt, None
+        try:
+            if not launch.take_ready():
+                return
+            if draft.wanted is not None and not draft.wanted():
+                raise Refused("withdrawn", "The trigger may not admit this run any more.")
+            if attempt.log_quota_bytes:
+                log = self._logs.prepare(draft.run.id, attempt.id, attempt.log_quota_bytes)
+            change = self._cross(draft, launch)
+        except (EdgeError, OSError) as error:
+            if log is not None:
+                self._discard(draft, log)
+            self.abandon(draft, _typed(error))
+            return
+        self._open(draft, launch, change, None if log is None else log.fd)
+        if log is not None:
+            self._logs.release(log)
+        draft.done(draft, None)
 
-        self._loop.watch(launch.gate_fd, ready)
+    def _discard(self, draft: Draft, log: Any) -> None:
+        self._logs.release(log)
+        try:
+            self._logs.discard(draft.run.id, draft.attempt.id)
+        except OSError:
+            return  # an empty file, found again from its attempt
 
     def _plan(self, draft: Draft, revision: Revision) -> LaunchPlan:
         definition = revision.definition
@@ -146,42 +176,28 @@ class Starter:
             return None
         return self._logs.fact_paths(run.id, attempt.id)
 
-    def _abandon(self, draft: Draft, launch: LaunchPort, error: EdgeError) -> None:
-        """Close the gate of a child that has done nothing."""
-        self._loop.unwatch(launch.gate_fd)
-        launch.refuse()
+    def abandon(self, draft: Draft, error: EdgeError) -> None:
+        """Close the gate of a child that has done nothing, and say why."""
         self._forget(draft)
+        if draft.launch is not None:
+            draft.launch.refuse()
         draft.done(draft, error)
 
-    def _cross(self, draft: Draft, launch: LaunchPort) -> None:
-        """Log, identity, ONE commit, gate: nothing before the commit has run, all after it may."""
-        if draft.cancelled:
-            raise Refused("cancelled", "The run was cancelled before it started.")
-        run, attempt = draft.run, draft.attempt
-        log = None
-        try:
-            if attempt.log_quota_bytes:
-                log = self._logs.prepare(run.id, attempt.id, attempt.log_quota_bytes)
-            self._launcher.prepare(attempt.id)
-            identity = self._launcher.identify(launch, attempt.id)
-            change = self._started(draft, identity)
-            self._coordinator.save(
-                Commit(
-                    at_ms=change.run.started_at_ms or 0,
-                    actor=draft.actor,
-                    changes=(change,),
-                    register=(_key(change),),
-                    cursors=draft.cursors,
-                )
+    def _cross(self, draft: Draft, launch: LaunchPort) -> Change:
+        """The durable barrier."""
+        self._launcher.prepare(draft.attempt.id)
+        change = self._started(draft, self._launcher.identify(launch, draft.attempt.id))
+        attempt = _attempt(change)
+        self._coordinator.save(
+            Commit(
+                at_ms=attempt.started_at_ms or 0,
+                actor=draft.actor,
+                changes=(change,),
+                register=(AttemptKey(run_number=attempt.run_number, attempt=attempt.attempt),),
+                cursors=draft.cursors,
             )
-        except BaseException:
-            if log is not None:
-                self._logs.release(log)
-                self._logs.discard(run.id, attempt.id)
-            raise
-        self._open(draft, launch, change, None if log is None else log.fd)
-        if log is not None:
-            self._logs.release(log)
+        )
+        return change
 
     def _started(self, draft: Draft, identity: Identity) -> Change:
         if draft.revision is None:
@@ -209,30 +225,25 @@ class Starter:
 
     def _open(self, draft: Draft, launch: LaunchPort, change: Change, log: int | None) -> None:
         self._forget(draft)
-        active = Active(change.run, _attempt(change), launch)
         try:
             launch.open_gate(log)
         except OSError:
-            pass  # the child is gone: its exit is seen by the coordinator, and nothing has run
-        self._coordinator.take(active)
-        draft.done(draft, None)
+            launch.refuse()
+            self._coordinator.refused(Active(change.run, _attempt(change), None))
+            return
+        self._coordinator.take(Active(change.run, _attempt(change), launch))
 
     def _forget(self, draft: Draft) -> None:
         self.launching.pop(draft.run.number, None)
-        self._launches.pop(draft.run.number, None)
+        if draft.timeout is not None:
+            draft.timeout.cancel()
+        if draft.launch is not None:
+            self._loop.unwatch(draft.launch.gate_fd)
 
     def close(self) -> None:
         """End every child that still waits at its gate; nothing of it has run."""
-        for number, launch in list(self._launches.items()):
-            self._loop.unwatch(launch.gate_fd)
-            launch.refuse()
-            del self._launches[number]
-        self.launching.clear()
-
-
-def _key(change: Change) -> AttemptKey:
-    attempt = _attempt(change)
-    return AttemptKey(run_number=attempt.run_number, attempt=attempt.attempt)
+        for draft in list(self.launching.values()):
+            self.abandon(draft, Unavailable("stopping", "The owner of the state is stopping."))
 
 
 def _attempt(change: Change) -> Attempt:
@@ -243,3 +254,9 @@ def _attempt(change: Change) -> Attempt:
 
 def _not_ready() -> Unavailable:
     return Unavailable("launch_timed_out", "A launch child was not ready in time.")
+
+
+def _typed(error: EdgeError | OSError) -> EdgeError:
+    if isinstance(error, EdgeError):
+        return error
+    return Unavailable("launch_failed", "The system refused a launch.", errno=error.errno)

@@ -48,8 +48,10 @@ class ClockTrust:
         self._high_ms = stored_high_ms
         wall_ms, boot_ms = clock.wall_ms(), clock.boot_ms()
         self._offset_ms = wall_ms - boot_ms
+        self._seen_boot_ms = boot_ms
         self._since_boot_ms = boot_ms
         self._since_wall_ms = wall_ms
+        self._resetting = False
         self.reason: str | None = None
         self._judge(wall_ms)
 
@@ -82,8 +84,9 @@ class ClockTrust:
         moved = abs(offset_ms - self._offset_ms) > CLOCK_STEP_TOLERANCE_MS
         self._offset_ms = offset_ms
         before = self.reason
-        if moved:
-            self._since_boot_ms, self._since_wall_ms = boot_ms, wall_ms
+        seen_boot_ms, self._seen_boot_ms = self._seen_boot_ms, boot_ms
+        if moved:  # at some moment since the last look
+            self._since_boot_ms, self._since_wall_ms = boot_ms, seen_boot_ms + offset_ms
             self._judge(wall_ms)
         elif before is not None:
             self._judge(wall_ms)
@@ -108,9 +111,17 @@ class ClockTrust:
     def _accept(self, wall_ms: int) -> str:
         back_ms = self._high_ms - wall_ms
         self._high_ms = wall_ms
-        self._stored_ms = 0  # the lower value must be written with the next commit
         self.reason = None
-        return RESET if back_ms > CLOCK_RESET_STEP_MS else REGAINED
+        self._stored_ms = 0  # the lower value must be written with the next commit
+        self._resetting = back_ms > CLOCK_RESET_STEP_MS
+        return RESET if self._resetting else REGAINED
+
+    def recomputed(self) -> None:
+        """Every cursor was computed anew; only now may the lower time become durable.
+
+        A crash before that finds the higher one again, and the same is done once more.
+        """
+        self._resetting = False
 
     def believe(self) -> str:
         """The operator's word; `Refused` for a date before the product existed."""
@@ -122,7 +133,11 @@ class ClockTrust:
 
     def to_save(self) -> tuple[tuple[str, str], ...]:
         """The setting that should ride on the next commit; often nothing."""
-        if not self.trusted or abs(self._high_ms - self._stored_ms) < _SAVE_EVERY_MS:
+        near = abs(self._high_ms - self._stored_ms) < _SAVE_EVERY_MS
+        if near or self._resetting or not self.trusted:
             return ()
-        self._stored_ms = self._high_ms
         return ((SETTING, str(self._high_ms)),)
+
+    def saved(self, settings: tuple[tuple[str, str], ...]) -> None:
+        """What rode on a commit is durable."""
+        self._stored_ms = int(dict(settings).get(SETTING, self._stored_ms))

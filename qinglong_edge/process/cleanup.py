@@ -93,7 +93,7 @@ class CleanupScanner:
             if entry.state == "quarantined":
                 self._receipts.quarantine(entry.attempt_id)
                 self._receipts.purge(entry.attempt_id)
-                return "purged"
+                return "failed" if self._receipts.exists(entry.attempt_id) else "purged"
             if self._receipts.remove(entry.attempt_id):
                 return "removed"
         except (OSError, EdgeError):

@@ -81,13 +81,9 @@ class Inspector:
             return Verdict(state=UNKNOWN, reason="provider_unavailable")
 
     def _judge(self, handle: Handle, pid_namespace: int | None) -> Verdict:
-        boot_id = self._processes.boot_id()
-        if boot_id is None:
-            return Verdict(state=UNKNOWN, reason="provider_unavailable")
-        if boot_id != handle.boot_id:
-            return Verdict(state=GONE, reason="other_boot")
-        if pid_namespace is not None and pid_namespace != self._processes.pid_namespace():
-            return Verdict(state=UNKNOWN, reason="other_namespace")
+        place = self._place(handle, pid_namespace)
+        if place is not None:
+            return place
         stat = self.stat(handle.pid)
         if stat is None:
             if self._processes.exists(handle.pid):
@@ -99,33 +95,50 @@ class Inspector:
             return Verdict(state=GONE)
         return Verdict(state=ALIVE)
 
-    def session(self, leader: int) -> list[Member]:
-        """The living members of a leader's session, the leader itself included."""
-        members = []
-        for pid in self._processes.pids():
-            try:
-                stat = self.stat(pid)
-            except (OSError, EdgeError):
-                continue
-            if stat is not None and stat.session == leader and stat.state not in _DEAD_STATES:
-                members.append(Member(pid=pid, pgrp=stat.pgrp, start_ticks=stat.start_ticks))
-        return members
+    def _place(self, handle: Handle, pid_namespace: int | None) -> Verdict | None:
+        """The verdict that boot and pid namespace give by themselves; None = the pids are ours."""
+        boot_id = self._processes.boot_id()
+        if boot_id is None:
+            return Verdict(state=UNKNOWN, reason="provider_unavailable")
+        if boot_id != handle.boot_id:
+            return Verdict(state=GONE, reason="other_boot")
+        if pid_namespace is not None and pid_namespace != self._processes.pid_namespace():
+            return Verdict(state=UNKNOWN, reason="other_namespace")
+        return None
 
     def survivors(self, target: Target) -> list[Member]:
         """Members of a handle's session on this boot: the proof of death is that there are none.
 
-        A session id cannot be given away while a member lives, so a same-boot session of that
-        number either is the handle's own or has been made anew by a process whose leader started
-        later; such a leader is recognised by its start ticks and is not ours.
+        A session's number is not given away while a member lives, so a session of that number is
+        the handle's own, or has been made anew by a leader that started later; while such a leader
+        lives, its start ticks tell. `Unavailable`, or an OSError, if nobody can tell.
         """
         handle = handles.decode(target.handle)
-        if handle is None or self._processes.boot_id() != handle.boot_id:
-            return []
-        namespace = target.pid_namespace
-        if namespace is not None and namespace != self._processes.pid_namespace():
-            return []
-        members = self.session(handle.pid)
+        if handle is None:
+            raise Unavailable("identity_unavailable", "A stored process handle is unreadable.")
+        place = self._place(handle, target.pid_namespace)
+        if place is not None:
+            if place.state == GONE:
+                return []
+            raise Unavailable("identity_unavailable", "The processes here are not the task's.")
+        # Twice before it counts as empty: a member may fork and end while it is looked for.
+        members = self._session(handle.pid) or self._session(handle.pid)
         for member in members:
             if member.pid == handle.pid and member.start_ticks != handle.start_ticks:
                 return []
+        return members
+
+    def _session(self, leader: int) -> list[Member]:
+        """The living members of a session, its leader included; raises if one is unreadable.
+
+        A process whose first thread has ended shows as Z while its other threads live on.
+        """
+        processes, members = self._processes, []
+        for pid in processes.pids():
+            if processes.session_of(pid) != leader:
+                continue
+            stat = self.stat(pid)
+            if stat is None or (stat.state in _DEAD_STATES and not processes.has_threads(pid)):
+                continue
+            members.append(Member(pid=pid, pgrp=stat.pgrp, start_ticks=stat.start_ticks))
         return members

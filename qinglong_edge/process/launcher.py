@@ -78,10 +78,7 @@ class Launch:
             return False
         if said == b"R":
             return True
-        word, _, rest = said.partition(b" ")
-        code, _, number = rest.partition(b" ")
-        if word != b"E":
-            raise Unavailable("launch_child_failed", "The launch child ended before it was ready.")
+        code, _, number = said[2:].partition(b" ")  # nothing at all: it died
         raise _child_refusal(code.decode("ascii", "replace"), int(number or b"0"))
 
     def take_exec(self) -> int | None:
@@ -90,7 +87,7 @@ class Launch:
         if said is None:
             return None
         self._child.close_gate()
-        return int(said[2:] or b"5") if said.startswith(b"X") else 0
+        return (int(said.rpartition(b" ")[2]) or errno.EIO) if said else 0
 
     def open_gate(self, log: int | None) -> None:
         """Let the child go; raises OSError if it is gone already (nothing ran)."""
@@ -163,13 +160,14 @@ class Launcher:
         `fact_paths` are the temporary and the target of the truncation fact, with a log only.
         Raises `Corrupt` (wrapper), `Unavailable` (no process, descriptor or memory to be had).
         """
-        script = wrapper.open_verified(self._wrapper_path)
         try:
+            environment = self._environment(plan, fact_paths)
+            script = wrapper.open_verified(self._wrapper_path)
             child = self._spawner.fork(
                 ChildPlan(
                     program=self._tools.shell,
                     arguments=("sh", "/proc/self/fd/3", *plan.argv),
-                    environment=self._environment(plan, fact_paths),
+                    environment=environment,
                     cwd=plan.cwd,
                     nice=plan.nice,
                     oom_score_adj=self._oom_score_adj,
@@ -180,7 +178,7 @@ class Launcher:
                 dict,
             )
         except OSError as error:
-            raise storage_error(error, "launch child") from None
+            raise _unavailable("launch_unavailable", error.errno) from None
         return Launch(child, self._processes)
 
     def _environment(self, plan: LaunchPlan, fact_paths: tuple[str, str] | None) -> dict[str, str]:
@@ -252,5 +250,9 @@ _PERMANENT = {
 def _child_refusal(code: str, number: int) -> EdgeError:
     if code in _PERMANENT:
         return Refused(code, _PERMANENT[code], errno=errno.errorcode.get(number, "EIO"))
-    error = storage_error(OSError(number, ""), "launch child")
-    return Unavailable(error.code, error.message, **error.facts)
+    return _unavailable("launch_child_failed", number)
+
+
+def _unavailable(code: str, number: int | None) -> Unavailable:
+    name = errno.errorcode.get(number or 0)
+    return Unavailable(code, "The system cannot make a process at the moment.", errno=name)

@@ -100,11 +100,19 @@ class ReceiptStore:
         return True
 
     def quarantine(self, attempt_id: str) -> bool:
-        """Move an unbelievable receipt away; True if it is in quarantine afterwards. Idempotent."""
+        """Move an unbelievable receipt away; True if it is in quarantine afterwards. Idempotent.
+
+        What cannot have a second name (a directory, a file system without links) stays in its place
+        and is no receipt all the same.
+        """
         paths = self.paths(attempt_id)
         for directory in (os.path.dirname(paths.quarantine_shard), paths.quarantine_shard):
             self._files.make_private_directory(directory)
-        if not self._files.link(paths.target, paths.quarantined):
+        try:
+            linked = self._files.link(paths.target, paths.quarantined)
+        except PermissionError:
+            return False
+        if not linked:
             return self._files.exists(paths.quarantined)
         self._files.sync_directory(paths.quarantine_shard)
         self._files.remove(paths.target)

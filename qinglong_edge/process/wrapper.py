@@ -27,7 +27,7 @@ from qinglong_edge.core.canonical import sha256_hex
 from qinglong_edge.core.errors import Corrupt, Unavailable
 from qinglong_edge.core.limits import WRAPPER_BYTES_MAX
 
-WRAPPER_SHA256 = "f097df7f7acf369f1e2c42fa861205280bac0b62e6d02fb272cbe53d8e07e06a"
+WRAPPER_SHA256 = "3a5eae7f2238b0bec44a39a73dd9ea564dc29bd9d750e3cfb19df773daf85e54"
 WRAPPER_FILE_MODE = 0o500
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO never blocks us

@@ -57,7 +57,8 @@ case $QL3_HEAD in '{'*'"finishedAtMs":') ;; *) exit 125 ;; esac
 case $QL3_UMASK in '' | *[!0-7]* | ?????*) exit 125 ;; esac
 ql3_numbers "$QL3_START_MS" "$QL3_START_CS"
 [ "$QL3_FSIZE" = unlimited ] || ql3_numbers "$QL3_FSIZE"
-ql3_paths "$QL3_TOOLS" "$QL3_TEMPORARY" "$QL3_TARGET" "${1-}"
+ql3_paths "$QL3_TOOLS" "$QL3_TEMPORARY" "$QL3_TARGET"
+case ${1-} in '' | -*) exit 125 ;; esac # exec would read the dash as an option
 case $QL3_CAPTURE:$QL3_FACT in
   1:'{'*'"observedAtMs":')
     ql3_numbers "$QL3_QUOTA"

@@ -20,7 +20,8 @@ from __future__ import annotations
 import os
 import sqlite3
 
-from qinglong_edge.core.errors import Corrupt, Unavailable
+from qinglong_edge.core import ids
+from qinglong_edge.core.errors import Corrupt, Invalid, Unavailable
 from qinglong_edge.core.record import Record
 
 TYPE_CHECKING = False
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY)
+_FRAME_HEADER_BYTES = 24
 SQLITE_VERSION = sqlite3.sqlite_version
 WAL, TRUNCATE = "wal", "truncate"
 
@@ -52,15 +53,25 @@ def database_error(error: sqlite3.Error) -> Corrupt | Unavailable:
     name = str(getattr(error, "sqlite_errorname", "SQLITE_ERROR"))
     if code in _DAMAGED:
         return Corrupt("database_corrupt", "The database is damaged; it was kept.", sqlite=name)
-    if code in _NO_ROOM:
+    if code == sqlite3.SQLITE_FULL:
         return Unavailable("no_space", "There is no room to write the database.", sqlite=name)
+    if code == sqlite3.SQLITE_READONLY:
+        return Unavailable("state_read_only", "The database cannot be written.", sqlite=name)
     if code in _BUSY:
         return Unavailable("database_busy", "Another process uses the database.", sqlite=name)
     return Unavailable("database_failed", "The database refused a statement.", sqlite=name)
 
 
+def stored_id(value: object) -> str:
+    """The UUID of a stored column; `Corrupt` if it is none."""
+    try:
+        return ids.from_blob(value if isinstance(value, bytes) else b"")
+    except Invalid:
+        raise Corrupt("row_corrupt", "A stored row holds no id where one must be.") from None
+
+
 def _configure(connection: sqlite3.Connection, layout: Layout, mode: str | None) -> str:
-    """Set the pragmas in the order that matters; returns the mode SQLite really took.
+    """Set the pragmas in the order that matters; returns the mode, which SQLite really took.
 
     Without a mode the file's own header decides: WAL stays WAL, anything else is TRUNCATE.
     """
@@ -71,20 +82,29 @@ def _configure(connection: sqlite3.Connection, layout: Layout, mode: str | None)
     connection.execute(f"PRAGMA page_size={layout.page_bytes:d}")
     connection.execute("PRAGMA locking_mode=EXCLUSIVE")
     if mode is None:
-        mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0]).lower()
-    taken = connection.execute(f"PRAGMA journal_mode={'WAL' if mode == WAL else 'TRUNCATE'}")
-    found = str(taken.fetchone()[0]).lower()
+        header = str(connection.execute("PRAGMA journal_mode").fetchone()[0]).lower()
+        mode = WAL if header == WAL else TRUNCATE
+    taken = str(connection.execute(f"PRAGMA journal_mode={mode}").fetchone()[0]).lower()
+    if taken != mode:
+        raise sqlite3.OperationalError("another journal mode was taken")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
     connection.execute("PRAGMA trusted_schema=OFF")
     connection.execute("PRAGMA temp_store=MEMORY")
     connection.execute("PRAGMA mmap_size=0")
     connection.execute("PRAGMA journal_size_limit=-1")
-    return found
+    frames = layout.wal_bytes // (layout.page_bytes + _FRAME_HEADER_BYTES)
+    connection.execute(f"PRAGMA wal_autocheckpoint={frames:d}")
+    connection.execute(f"PRAGMA cache_size=-{layout.cache_kib:d}")
+    return mode
 
 
 def _connect(path: str) -> sqlite3.Connection:
-    return sqlite3.connect(path, isolation_level=None, timeout=2.0, cached_statements=48)
+    """Open or create; SQLite itself reads nothing before the first statement."""
+    try:
+        return sqlite3.connect(path, isolation_level=None, timeout=2.0, cached_statements=48)
+    except sqlite3.Error as error:
+        raise database_error(error) from None
 
 
 def _remove_probe(path: str) -> None:
@@ -106,8 +126,7 @@ def probe(directory: str, layout: Layout) -> str:
         _remove_probe(path)
         connection = _connect(path)
         try:
-            if _configure(connection, layout, mode) != mode:
-                continue
+            _configure(connection, layout, mode)
             connection.execute("CREATE TABLE probe (value BLOB NOT NULL) STRICT")
             connection.execute("INSERT INTO probe VALUES (zeroblob(4096))")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -150,11 +169,9 @@ class Database:
 
     def __init__(self, path: str, layout: Layout, *, mode: str | None = None) -> None:
         self._layout = layout
-        self._connection: sqlite3.Connection | None = None
         self.commits = 0
-        self.mode = TRUNCATE
+        self._connection: sqlite3.Connection | None = _connect(path)
         try:
-            self._connection = _connect(path)
             self.mode = _configure(self._connection, layout, mode)
             self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         except sqlite3.Error as error:
@@ -177,7 +194,9 @@ class Database:
         """The rows of a query, one at a time."""
         cursor = self.execute(statement, values)
         try:
-            yield from cursor
+            # `yield from` would close the cursor at its end, which a closed connection refuses.
+            for row in cursor:  # noqa: UP028
+                yield row
         except sqlite3.Error as error:
             raise database_error(error) from None
 
@@ -207,7 +226,7 @@ class Database:
     def rollback(self) -> None:
         """Drop the block; SQLite may already have done so."""
         if self._connection is not None and self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+            self.execute("ROLLBACK")
 
     def grow_wal(self) -> None:
         """Give the WAL its size once, by a spill that is rolled back; best effort."""

@@ -11,10 +11,10 @@ the receipt directory.
 
 from __future__ import annotations
 
-from qinglong_edge.core import ids
 from qinglong_edge.core.commit import AttemptKey, JournalEntry
 from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.core.limits import JOURNAL_PAGE_MAX, SAFE_INTEGER_MAX
+from qinglong_edge.storage.connection import stored_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,22 +73,17 @@ class ReceiptJournal:
         """
         _check_ms(updated_at_ms)
         _check_ms(purge_after_ms)
-        if not reference.startswith(".quarantine/") or ".." in reference or len(reference) > 255:
+        unsafe = any(part in reference for part in ("..", "\\", "\0"))
+        if not reference.startswith(".quarantine/") or unsafe or len(reference) > 255:
             raise Invalid("quarantine_ref_invalid", "A quarantine reference is malformed.")
         cursor = self._database.execute(
             """
             UPDATE receipt_journal
-            SET state = 'quarantined', quarantine_ref = ?, purge_after_ms = ?,
-                updated_at_ms = max(updated_at_ms, ?)
-            WHERE run_number = ? AND attempt = ? AND state = 'pending'
+            SET state = 'quarantined', quarantine_ref = ?1, updated_at_ms = max(updated_at_ms, ?2),
+                purge_after_ms = max(updated_at_ms, ?2, ?3)
+            WHERE run_number = ?4 AND attempt = ?5 AND state = 'pending'
             """,
-            (
-                reference,
-                max(purge_after_ms, updated_at_ms),
-                updated_at_ms,
-                key.run_number,
-                key.attempt,
-            ),
+            (reference, updated_at_ms, purge_after_ms, key.run_number, key.attempt),
         )
         if cursor.rowcount == 1:
             return
@@ -130,29 +125,19 @@ class ReceiptJournal:
         rows = list(self._database.rows(statement, (observed_at_ms, *start, limit + 1)))
         return [_entry(row) for row in rows[:limit]], len(rows) > limit
 
-    def get(self, key: AttemptKey) -> JournalEntry | None:
-        """The row of one attempt."""
-        statement = f"""
-            SELECT {_COLUMNS}
-            FROM receipt_journal AS journal JOIN attempt USING (run_number, attempt)
-            WHERE journal.run_number = ? AND journal.attempt = ?
-        """
-        row = self._database.row(statement, (key.run_number, key.attempt))
-        return None if row is None else _entry(row)
-
 
 def _entry(row: Row) -> JournalEntry:
     (number, attempt, blob, state, reference, purge, registered, updated, status, finished) = row
     return JournalEntry(
         key=AttemptKey(run_number=number, attempt=attempt),
-        attempt_id=ids.from_blob(blob if isinstance(blob, bytes) else b""),
-        state=str(state),
-        quarantine_ref=None if reference is None else str(reference),
-        purge_after_ms=None if purge is None else purge,
+        attempt_id=stored_id(blob),
+        state=state,
+        quarantine_ref=reference,
+        purge_after_ms=purge,
         registered_at_ms=registered,
         updated_at_ms=updated,
-        attempt_status=str(status),
-        finished_at_ms=None if finished is None else finished,
+        attempt_status=status,
+        finished_at_ms=finished,
     )
 
 

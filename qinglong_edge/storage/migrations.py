@@ -7,7 +7,7 @@ migration is unknown, or whose recorded checksum differs, is refused untouched.
     recipe           a task's environment, by content address; append-only (ADR-0024)
     task             a name, its newest revision, enabled or not; removal marks
     revision         an immutable definition of a task, pinned to its recipe
-    task_trigger     when a task is due; rows are replaced with a new revision
+    task_trigger     when a task is due; a dropped row's number is not given again
     cursor           the next due moment of a trigger, narrow: it changes with every admission
     run, attempt     integer keys with the UUID beside them; attempt is (run, 1..16)
     event            one row a commit: (run, first sequence) -> array of events
@@ -59,7 +59,7 @@ CREATE TABLE revision (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE task_trigger (
-  number      INTEGER PRIMARY KEY,
+  number      INTEGER PRIMARY KEY AUTOINCREMENT,
   task_number INTEGER NOT NULL REFERENCES task (number),
   kind        TEXT NOT NULL CHECK (kind IN ('cron', 'every', 'boot')),
   expression  TEXT NOT NULL,
@@ -125,7 +125,7 @@ CREATE TABLE attempt (
   started_at_ms     INTEGER CHECK (started_at_ms >= created_at_ms),
   finished_at_ms    INTEGER CHECK (finished_at_ms >= created_at_ms),
   exit_code         INTEGER CHECK (exit_code BETWEEN 0 AND 255),
-  signal            INTEGER CHECK (signal BETWEEN 1 AND 64),
+  signal            INTEGER CHECK (signal BETWEEN 1 AND 127),
   evidence          TEXT NOT NULL CHECK (evidence IN (
                       'receipt', 'wait_status', 'identity', 'operator', 'none')),
   error_code        TEXT,
@@ -183,13 +183,12 @@ def checksum(script: str) -> str:
 
 def applied(database: Database) -> dict[int, str]:
     """Number -> checksum of what the file records; empty for a new file."""
-    known = database.row("SELECT 1 FROM sqlite_schema WHERE name = 'migration'")
-    if known is None:
-        if database.row("SELECT 1 FROM sqlite_schema") is not None:
-            raise Corrupt("schema_foreign", "The database was not made by this program.")
-        return {}
-    rows = database.rows("SELECT number, sha256 FROM migration ORDER BY number")
-    return {number: str(digest) for number, digest in rows}
+    found: dict[int, str] = {}
+    if database.row("SELECT 1 FROM pragma_table_info('migration') WHERE name = 'sha256'"):
+        found = dict(database.rows("SELECT number, sha256 FROM migration ORDER BY number"))
+    if not found and database.row("SELECT 1 FROM sqlite_schema") is not None:
+        raise Corrupt("schema_foreign", "The database was not made by this program.")
+    return found
 
 
 def migrate(database: Database, at_ms: int) -> int:

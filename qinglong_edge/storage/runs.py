@@ -17,7 +17,8 @@ from qinglong_edge.core.canonical import encode
 from qinglong_edge.core.commit import AttemptKey
 from qinglong_edge.core.errors import Corrupt, Refused
 from qinglong_edge.core.limits import EVENT_PAYLOAD_BYTES_MAX, PAGE_MAX
-from qinglong_edge.core.run import Attempt, Change, Event, Run
+from qinglong_edge.core.run import ENDED, Attempt, Change, Event, Run
+from qinglong_edge.storage.connection import stored_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class RunStore:
     def newest_id(self) -> str | None:
         """The id of the newest Run, so that ids go on from it."""
         row = self._database.row("SELECT id FROM run ORDER BY number DESC LIMIT 1")
-        return None if row is None else ids.from_blob(_blob(row[0]))
+        return None if row is None else stored_id(row[0])
 
     def save(self, change: Change, *, actor: str, at_ms: int) -> None:
         """Write one change; `Refused` (`stale`) if the rows have moved on."""
@@ -209,22 +210,30 @@ class RunStore:
             "SELECT sequence, at_ms, actor, body FROM event WHERE run_number = ? ORDER BY sequence"
         )
         for sequence, at_ms, actor, body in self._database.rows(statement, (run_number,)):
-            for offset, entry in enumerate(json.loads(str(body))):
-                facts = entry[1] if len(entry) > 1 else {}
-                event = Event(type=entry[0], facts=facts)
+            for offset, event in enumerate(_events(body)):
                 yield sequence + offset, at_ms, str(actor), event
 
     def prunable(self, *, keep: int, finished_before_ms: int, limit: int) -> list[int]:
-        """The oldest ended Runs beyond the bounds that no journal row needs."""
-        statement = """
-            SELECT number FROM run
-            WHERE status IN ('succeeded', 'failed', 'cancelled', 'timed_out', 'lost')
-              AND (number <= (SELECT max(number) FROM run) - ? OR finished_at_ms < ?)
-              AND NOT EXISTS (SELECT 1 FROM receipt_journal WHERE run_number = run.number)
-            ORDER BY number LIMIT ?
+        """The oldest ended Runs beyond the bounds that no journal row needs, at most `limit`.
+
+        The newest Run stays, so that no number is given twice. Reading stops at the first Run
+        within both bounds: the cost does not grow with the history.
         """
-        rows = self._database.rows(statement, (keep, finished_before_ms, limit))
-        return [number for (number,) in rows]
+        statement = """
+            SELECT number, status, created_at_ms, finished_at_ms,
+                   EXISTS (SELECT 1 FROM receipt_journal WHERE run_number = run.number),
+                   (SELECT max(number) FROM run)
+            FROM run ORDER BY number
+        """
+        found: list[int] = []
+        for number, status, created, finished, journalled, newest in self._database.rows(statement):
+            beyond = number <= newest - max(keep, 1)
+            young = not beyond and created >= finished_before_ms
+            if young or number == newest or len(found) == limit:
+                break
+            if status in ENDED and not journalled and (beyond or finished < finished_before_ms):
+                found.append(number)
+        return found
 
     def prune(self, number: int) -> None:
         """Delete a Run with its history; inside the caller's block."""
@@ -257,6 +266,16 @@ def _event_entry(event: Event) -> list[object]:
     return [event.type, event.facts] if event.facts else [event.type]
 
 
+def _events(body: object) -> list[Event]:
+    try:
+        return [
+            Event(type=entry[0], facts=entry[1] if len(entry) > 1 else {})
+            for entry in json.loads(str(body))
+        ]
+    except (ValueError, TypeError, LookupError):
+        raise Corrupt("row_corrupt", "A stored event is damaged.") from None
+
+
 def _run_values(run: Run) -> list[object]:
     values = [getattr(run, name) for name in Run._fields]
     values[1] = ids.to_blob(run.id)
@@ -279,21 +298,15 @@ def _attempt_values(attempt: Attempt) -> list[object]:
 
 def _run(row: Row) -> Run:
     given = dict(zip(Run._fields, row, strict=True))
-    given["id"] = ids.from_blob(_blob(given["id"]))
+    given["id"] = stored_id(given["id"])
     return Run(**given)
 
 
 def _attempt(row: Row) -> Attempt:
     given = dict(zip(Attempt._fields, row, strict=True))
-    given["id"] = ids.from_blob(_blob(given["id"]))
+    given["id"] = stored_id(given["id"])
     if given["token_hash"] is not None:
-        given["token_hash"] = _blob(given["token_hash"]).hex()
+        given["token_hash"] = given["token_hash"].hex()
     if given["log_truncated"] is not None:
         given["log_truncated"] = bool(given["log_truncated"])
     return Attempt(**given)
-
-
-def _blob(value: object) -> bytes:
-    if not isinstance(value, bytes):
-        raise Corrupt("row_corrupt", "A stored row does not have its type.")
-    return value

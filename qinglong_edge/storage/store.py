@@ -4,12 +4,14 @@ Owns `edge.db` from creation to close. Promises:
 
 * `create` makes the file with its schema and settings in one step; nothing else ever creates it.
 * `commit` writes a whole `Commit` in one transaction: journal row, Run, Attempt, Events, cursor.
-* A database of another profile, of a newer schema, or damaged is refused untouched.
+* A database of a newer schema, of another program, or damaged is refused and kept. Closing it
+  takes its WAL away, so damage leaves `edge.db-damaged`: the next owner looks again.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 
 from qinglong_edge.core.errors import Corrupt, Refused
 from qinglong_edge.storage import migrations
@@ -17,19 +19,23 @@ from qinglong_edge.storage.connection import Database, Layout, probe
 from qinglong_edge.storage.journal import ReceiptJournal
 from qinglong_edge.storage.runs import RunStore
 from qinglong_edge.storage.tasks import TaskStore
+from qinglong_edge.system.files import Files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from qinglong_edge.core.commit import AttemptKey, Commit
 
 NAME = "edge.db"
+_DAMAGED = "-damaged"
 
 
 def create(directory: str, *, profile: str, layout: Layout, at_ms: int) -> str:
     """Make the database of a new state directory; returns the journal mode that was chosen."""
     mode = probe(directory, layout)
-    database = Database(os.path.join(directory, NAME), layout, mode=mode)
+    path = os.path.join(directory, NAME)
+    database = Database(path, layout, mode=mode)
     try:
+        os.chmod(path, 0o600)  # SQLite gives its WAL and journal the same
         migrations.migrate(database, at_ms)
         with database.write():
             for name, value in (("profile", profile), ("storage_mode", mode)):
@@ -48,19 +54,31 @@ class Store:
 
     def __init__(self, directory: str, *, layout: Layout, at_ms: int) -> None:
         path = os.path.join(directory, NAME)
-        clean = not os.path.exists(f"{path}-wal") and not os.path.exists(f"{path}-journal")
         _check_present(path)
+        clean = not _left_open(path)
         self.database = Database(path, layout)
         try:
-            migrations.migrate(self.database, at_ms)
             if not clean:
-                self.database.check()
+                self._check(f"{path}{_DAMAGED}")
+            migrations.migrate(self.database, at_ms)
             self.tasks = TaskStore(self.database)
             self.runs = RunStore(self.database)
             self.journal = ReceiptJournal(self.database)
         except BaseException:
             self.database.close()
             raise
+
+    def _check(self, mark: str) -> None:
+        files = Files()
+        try:
+            self.database.check()
+        except Corrupt:
+            try:
+                files.replace(mark, b"edge.db is damaged\n")
+            except OSError:
+                pass  # a read-only disk keeps the WAL too
+            raise
+        files.remove(mark)
 
     def setting(self, name: str) -> str | None:
         """A stored setting, or None."""
@@ -114,7 +132,19 @@ class Store:
 
 def _check_present(path: str) -> None:
     """A look by path only: opening the file here would drop SQLite's locks on closing it."""
-    if not os.path.exists(path):
-        raise Refused("state_missing", "There is no database here; `init` makes one.")
-    if os.path.getsize(path) == 0:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        raise Refused("state_missing", "There is no database here; `init` makes one.") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise Corrupt("file_unsafe", "The database is not a regular file.")
+    if found.st_size == 0:
         raise Corrupt("database_corrupt", "The database file is empty; it was kept.")
+
+
+def _left_open(path: str) -> bool:
+    """True after an unclean stop; an empty journal is what TRUNCATE leaves behind a clean one."""
+    for suffix in ("-wal", "-journal", _DAMAGED):
+        if os.path.exists(path + suffix) and os.path.getsize(path + suffix) > 0:
+            return True
+    return False

@@ -110,9 +110,11 @@ class TaskStore:
     ) -> Task:
         """Append a revision and re-pin the triggers; the same content again appends nothing.
 
+        The order of the triggers is no content: a kept one keeps its place among the rows.
         A new `boot` trigger counts as done for this boot: it waits for the next one.
         """
-        content = digest(definition, triggers, recipe.context_ref)
+        ordered = tuple(sorted(triggers, key=lambda trigger: trigger.identity))
+        content = digest(definition, ordered, recipe.context_ref)
         newest = self._database.row(
             "SELECT digest FROM revision WHERE task_number = ? AND revision = ?",
             (task.number, task.revision),
@@ -160,7 +162,7 @@ class TaskStore:
             )
 
     def triggers(self, task_number: int) -> list[Trigger]:
-        """The pinned triggers of a task, in the order they were given."""
+        """The pinned triggers of a task, oldest first."""
         rows = self._database.rows(
             """
             SELECT number, kind, expression, zone, misfire FROM task_trigger

@@ -45,6 +45,7 @@ _MESSAGE_BYTES_MAX = 256
 _CHANNEL_BYTES = 8_192
 _PARK_FROM = 64
 _LOG_PLACE = 6
+_REFUSED = 126  # never 0: nobody may read the end of a child that has done nothing as a success
 
 
 class ChildRefusal(Exception):
@@ -161,6 +162,11 @@ def _receive(sock: socket.socket | None, bytes_max: int) -> bytes | None:
 
 class Spawner:
     """Forks gated children; tests replace or count its method."""
+
+    def __init__(self) -> None:
+        # Whoever was started with SIGCHLD ignored would have no zombies, and learn of no exit.
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def fork(self, plan: ChildPlan, resolve: Callable[[], dict[str, str]]) -> Child:
         """Fork a child that waits behind its gate.
@@ -284,7 +290,7 @@ def _live(
     except BaseException:  # noqa: BLE001 - nothing may unwind out of a launch child
         _report(gate, "launch_child_failed", 0)
     finally:
-        os._exit(126)
+        os._exit(_REFUSED)
 
 
 def _report(gate: int, code: str, number: int) -> None:
@@ -353,13 +359,11 @@ def _await_go(plan: ChildPlan, gate: int) -> None:
     sock = socket.socket(fileno=gate)
     word, rights, _flags, _address = sock.recvmsg(16, socket.CMSG_SPACE(4))
     sock.detach()
-    if word != b"G":
-        os._exit(0)
-    if not plan.log_quota_bytes:
-        return
     received = [data for _level, kind, data in rights if kind == socket.SCM_RIGHTS]
+    if word != b"G" or bool(received) != bool(plan.log_quota_bytes):
+        os._exit(_REFUSED)
     if not received:
-        os._exit(0)
+        return
     (fd,) = struct.unpack("i", received[0][:4])
     if fd == _LOG_PLACE:
         os.set_inheritable(fd, True)  # dup2 onto itself would keep close-on-exec
@@ -367,4 +371,6 @@ def _await_go(plan: ChildPlan, gate: int) -> None:
         os.dup2(fd, _LOG_PLACE)
         os.close(fd)
     _soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (plan.log_quota_bytes, hard))
+    quota = plan.log_quota_bytes
+    soft = quota if hard == resource.RLIM_INFINITY else min(quota, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

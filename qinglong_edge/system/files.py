@@ -20,6 +20,7 @@ from qinglong_edge.core.errors import Corrupt, Unavailable
 from qinglong_edge.core.record import Record
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_NOT_REGULAR = (errno.ELOOP, errno.EISDIR, errno.ENXIO)  # a link, a directory, a socket or FIFO
 
 
 class Space(Record):
@@ -75,26 +76,21 @@ class Files:
         One byte more than `bytes_max` is read, so that a caller sees an oversize file as such.
         A symbolic link or another kind of file is `Corrupt`.
         """
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
+        fd = self._open_regular(path)
+        if fd is None:
             return None
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise Corrupt("file_unsafe", "A private file is a symbolic link.") from None
-            raise
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise Corrupt("file_unsafe", "A private file is not a regular file.")
             return self._read_up_to(fd, bytes_max + 1)
         finally:
             os.close(fd)
 
     def read_range(self, path: str, offset: int, length: int) -> tuple[bytes, int] | None:
-        """Up to `length` bytes from `offset`, and the file's size; None if it is missing."""
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except FileNotFoundError:
+        """Up to `length` bytes from `offset`, and the file's size; None if it is missing.
+
+        A symbolic link or another kind of file is `Corrupt`.
+        """
+        fd = self._open_regular(path)
+        if fd is None:
             return None
         try:
             size = os.fstat(fd).st_size
@@ -130,8 +126,12 @@ class Files:
         """Swap a small file whole."""
         temporary = f"{path}.new"
         self.remove(temporary)
-        self._write_new(temporary, data, mode=mode)
-        os.rename(temporary, path)
+        try:
+            self._write_new(temporary, data, mode=mode)
+            os.rename(temporary, path)
+        except BaseException:
+            self.remove(temporary)  # a full disk does not keep half a file
+            raise
         self.sync_directory(os.path.dirname(path))
 
     def link(self, source: str, target: str) -> bool:
@@ -162,7 +162,7 @@ class Files:
         try:
             fd = os.open(path, flags | os.O_NONBLOCK, 0o600)
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            if error.errno in _NOT_REGULAR:
                 raise Corrupt("file_unsafe", "A private file is not a regular file.") from None
             raise
         try:
@@ -205,6 +205,9 @@ class Files:
         except BlockingIOError:
             os.close(fd)
             return None
+        except BaseException:
+            os.close(fd)
+            raise
         return fd
 
     def filesystem(self, path: str) -> str | None:
@@ -220,6 +223,20 @@ class Files:
         except (OSError, ValueError, IndexError):
             return None
         return None
+
+    def _open_regular(self, path: str) -> int | None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in _NOT_REGULAR:
+                raise Corrupt("file_unsafe", "A private file is not a regular file.") from None
+            raise
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise Corrupt("file_unsafe", "A private file is not a regular file.")
+        return fd
 
     def _write_new(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -5,6 +5,7 @@ most every `wake_cap_ms` so that a step of the wall clock is noticed; on Python 
 cancel-on-set timer descriptor tells of the step itself and the cap is not needed. Timers run on
 boottime. A timer with slack waits for another wake-up as long as its slack allows.
 
+Timers that are due together run in the order of their latest moments, equals as they were made.
 A callback that raises ends the loop: callers isolate what may fail.
 """
 
@@ -26,24 +27,27 @@ if TYPE_CHECKING:
     from qinglong_edge.system.clock import Clock
 
 _FAR_FUTURE_NS = 2**62
+_WAIT_MS_MAX = 86_400_000  # epoll counts milliseconds in 31 bits
+_TIMERS_MIN = 64
 
 
 class Timer:
     """A pending call; `cancel` is idempotent."""
 
-    __slots__ = ("call", "due_ms", "latest_ms")
+    __slots__ = ("call", "due_ms", "latest_ms", "number")
 
-    def __init__(self, due_ms: int, latest_ms: int, call: Callable[[], None]) -> None:
+    def __init__(self, due_ms: int, latest_ms: int, number: int, call: Callable[[], None]) -> None:
         self.due_ms = due_ms
         self.latest_ms = latest_ms
+        self.number = number
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
-        """Forget the call; the heap entry is dropped when it comes up."""
+        """Forget the call; the heap drops the entry when it comes up, or with many others."""
         self.call = None
 
     def __lt__(self, other: Timer) -> bool:
-        return self.latest_ms < other.latest_ms
+        return (self.latest_ms, self.number) < (other.latest_ms, other.number)
 
 
 class Loop:
@@ -53,6 +57,8 @@ class Loop:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._timers: list[Timer] = []
+        self._timers_max = _TIMERS_MIN  # the size at which cancelled ones are looked for
+        self._made = 0
         self._lazy: list[Timer] = []
         self._signals: dict[int, Callable[[], None]] = {}
         self._signal_pipe: tuple[int, int] | None = None
@@ -62,8 +68,11 @@ class Loop:
         self.wakes = 0
 
     def watch(self, fd: int, call: Callable[[], None], *, write: bool = False) -> None:
-        """Call when `fd` is readable (or writable); watching again replaces the call."""
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0)
+        """Call when `fd` is readable, or else writable; watching again replaces both.
+
+        Call `unwatch` before closing the descriptor.
+        """
+        events = selectors.EVENT_WRITE if write else selectors.EVENT_READ
         try:
             self._selector.modify(fd, events, call)
         except KeyError:
@@ -78,7 +87,12 @@ class Loop:
 
     def call_at(self, due_ms: int, call: Callable[[], None], *, slack_ms: int = 0) -> Timer:
         """Call at a boottime in ms; up to `slack_ms` later if another wake-up comes by then."""
-        timer = Timer(due_ms, due_ms + slack_ms, call)
+        if len(self._timers) >= self._timers_max:
+            self._timers = [timer for timer in self._timers if timer.call is not None]
+            heapq.heapify(self._timers)
+            self._timers_max = 2 * len(self._timers) + _TIMERS_MIN
+        self._made += 1
+        timer = Timer(due_ms, due_ms + slack_ms, self._made, call)
         heapq.heappush(self._timers, timer)
         if slack_ms:
             self._lazy.append(timer)
@@ -134,18 +148,17 @@ class Loop:
             if call is not None:
                 call()
 
-    def _wait_ms(self, bound_ms: int | None) -> int | None:
+    def _wait_ms(self, bound_ms: int | None) -> int:
         while self._timers and self._timers[0].call is None:
             heapq.heappop(self._timers)
-        waits = [ms for ms in (bound_ms, self._wake_cap_ms) if ms is not None]
+        waits = [ms for ms in (bound_ms, self._wake_cap_ms, _WAIT_MS_MAX) if ms is not None]
         if self._timers:
             waits.append(max(0, self._timers[0].latest_ms - self._clock.boot_ms()))
-        return min(waits) if waits else None
+        return min(waits)
 
     def run_once(self, bound_ms: int | None = None) -> None:
         """Wait for the next thing that is due, at most `bound_ms`, and do what is due."""
-        wait_ms = self._wait_ms(bound_ms)
-        ready = self._selector.select(None if wait_ms is None else wait_ms / 1000)
+        ready = self._selector.select(self._wait_ms(bound_ms) / 1000)
         self.wakes += 1
         if self.on_wake is not None:
             self.on_wake()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import time
 
 from qinglong_edge.core.evidence import Exit
 
@@ -17,8 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_REAP_TRIES = 50
+_REAP_PAUSE_S = 0.002
+
+
 class Processes:
     """The process effects of the machine; tests replace or count its methods."""
+
+    def __init__(self) -> None:
+        self._ending: set[int] = set()
 
     def boot_id(self) -> str | None:
         """This boot's identity, or None where /proc does not tell."""
@@ -40,7 +48,7 @@ class Processes:
         """True unless the kernel says ESRCH: a hidden /proc entry is not a dead process."""
         try:
             os.kill(pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):
             return False
         except PermissionError:
             return True
@@ -52,8 +60,24 @@ class Processes:
             if name.isdigit():
                 yield int(name)
 
+    def session_of(self, pid: int) -> int | None:
+        """The session of a process, None if it is gone; a closed /proc entry does not matter."""
+        try:
+            return os.getsid(pid)
+        except ProcessLookupError:
+            return None
+
+    def has_threads(self, pid: int) -> bool:
+        """True if a process has more than its first thread."""
+        try:
+            return len(os.listdir(f"/proc/{pid}/task")) > 1
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
     def signal_group(self, pgid: int, number: int) -> bool:
-        """Signal a process group; False if it has no member left."""
+        """Signal a process group; False if it has no member left. Group 1 would be everybody."""
+        if pgid <= 1:
+            return False
         try:
             os.killpg(pgid, number)
         except ProcessLookupError:
@@ -61,7 +85,9 @@ class Processes:
         return True
 
     def signal_pid(self, pid: int, number: int) -> bool:
-        """Signal one process; False if it is gone."""
+        """Signal one process; False if it is gone. 0 and below would be groups."""
+        if pid <= 1:
+            return False
         try:
             os.kill(pid, number)
         except ProcessLookupError:
@@ -74,7 +100,7 @@ class Processes:
             return None
         try:
             return os.pidfd_open(pid)
-        except OSError:
+        except (OSError, OverflowError):
             return None
 
     def close_pid(self, fd: int) -> None:
@@ -82,8 +108,11 @@ class Processes:
         os.close(fd)
 
     def peek_exit(self, pid: int) -> Exit | None:
-        """How an own child ended, leaving it a zombie; None while it lives."""
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        """How an own child ended, leaving it a zombie; None while it lives, or once collected."""
+        try:
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return None
         if found is None:
             return None
         if found.si_code == os.CLD_EXITED:
@@ -91,11 +120,16 @@ class Processes:
         return Exit(code=None, signal=found.si_status)
 
     def reap(self, pid: int) -> None:
-        """Collect an own child that has ended (or is about to)."""
-        try:
-            os.waitpid(pid, 0)
-        except ChildProcessError:
-            return
+        """Collect an own child that has ended or was killed, within 0.1 s.
+
+        One that cannot die yet (it waits for a dead disk) is collected by a later call.
+        """
+        self._ending.add(pid)
+        for _ in range(_REAP_TRIES):
+            self._ending = {each for each in self._ending if not _collect(each)}
+            if pid not in self._ending:
+                return
+            time.sleep(_REAP_PAUSE_S)
 
     def file_size_limit(self) -> int | None:
         """The soft RLIMIT_FSIZE in bytes, None = unlimited."""
@@ -120,3 +154,11 @@ class Processes:
             return None
         finally:
             os.close(fd)
+
+
+def _collect(pid: int) -> bool:
+    """Collect an ended child; False while it lives."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from qinglong_edge.system.loop import Loop
 
-_RECEIVE_BYTES = 65_536
+_CHUNK_BYTES = 65_536
 _BACKLOG = 64
 
 
@@ -37,19 +37,19 @@ def bind(path: str) -> socket.socket:
         os.unlink(path)
     except FileNotFoundError:
         pass
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     directory, short = _through_directory(path)
     try:
-        sock.setblocking(False)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         before = os.umask(0o177)
         try:
+            sock.setblocking(False)
             sock.bind(short)
+            sock.listen(_BACKLOG)
+        except BaseException:
+            sock.close()
+            raise
         finally:
             os.umask(before)
-        sock.listen(_BACKLOG)
-    except BaseException:
-        sock.close()
-        raise
     finally:
         os.close(directory)
     return sock
@@ -57,14 +57,15 @@ def bind(path: str) -> socket.socket:
 
 def connect(path: str, timeout_s: float | None) -> socket.socket:
     """A client's end; FileNotFoundError or ConnectionRefusedError if nobody listens."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     directory, short = _through_directory(path)
     try:
-        sock.settimeout(timeout_s)
-        sock.connect(short)
-    except BaseException:
-        sock.close()
-        raise
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(short)
+        except BaseException:
+            sock.close()
+            raise
     finally:
         os.close(directory)
     return sock
@@ -72,8 +73,8 @@ def connect(path: str, timeout_s: float | None) -> socket.socket:
 
 def peer_uid(sock: socket.socket) -> int:
     """The user on the other end, as the kernel saw it at connect time."""
-    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", data)[1])
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3I"))
+    return int(struct.unpack("3I", data)[1])
 
 
 class Connection:
@@ -86,7 +87,6 @@ class Connection:
         self._fd = sock.fileno()
         self._input = bytearray()
         self._output = bytearray()
-        self._busy = False
         self._last = False
         self.closed = False
         self.on_line: Callable[[bytes], None] = lambda _line: None
@@ -99,10 +99,9 @@ class Connection:
         """Answer the request in hand; `last` closes once the bytes are gone."""
         if self.closed:
             return
-        self._busy = False
         self._last = self._last or last
         self._output += line
-        self._ready()
+        self._write()
 
     def close(self) -> None:
         """Drop the client; idempotent."""
@@ -113,58 +112,31 @@ class Connection:
             self.on_close()
 
     def _ready(self) -> None:
-        if self._output and not self._write():
-            return
+        """One step a wake-up, so that a client with many requests leaves the others their turn."""
         if self._output:
-            self._loop.watch(self._fd, self._ready, write=True)
-            return
-        if self._last:
-            self.close()
-            return
-        if self._busy:
-            self._watch_for_hangup()
-            return
-        if self._take_line():
-            return
-        self._loop.watch(self._fd, self._ready)
-        self._read()
+            self._write()
+        elif not self._take_line():
+            self._read()
 
-    def _write(self) -> bool:
+    def _write(self) -> None:
+        """Send what the kernel takes, then wait for what comes next."""
         try:
-            del self._output[: self._sock.send(self._output[:_RECEIVE_BYTES])]
+            del self._output[: self._sock.send(self._output[:_CHUNK_BYTES])]
         except BlockingIOError:
-            return True
-        except OSError:
-            self.close()
-            return False
-        return True
-
-    def _watch_for_hangup(self) -> None:
-        """While a request is in hand nothing is read, so that one client cannot queue many."""
-        self._loop.watch(self._fd, self._hung_up)
-
-    def _hung_up(self) -> None:
-        """Tell a client that is gone from one that has only said all it had to say."""
-        try:
-            data = self._sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return
+            pass
         except OSError:
             self.close()
             return
-        self._loop.unwatch(self._fd)
-        if data:
-            return
-        poll = select.poll()
-        poll.register(self._fd, 0)
-        if poll.poll(0):
+        if self._last and not self._output:
             self.close()
-        else:
-            self._last = True
+            return
+        # A next request that is here already waits for the socket to take bytes: the next wake-up.
+        more = bool(self._output) or b"\n" in self._input
+        self._loop.watch(self._fd, self._ready, write=more)
 
     def _read(self) -> None:
         try:
-            data = self._sock.recv(_RECEIVE_BYTES)
+            data = self._sock.recv(_CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -176,10 +148,12 @@ class Connection:
         self._take_line()
 
     def _take_line(self) -> bool:
+        """Hand over one request; False if there is no whole one."""
         end = self._input.find(b"\n")
         if end < 0 and len(self._input) <= REQUEST_BYTES_MAX:
             return False
-        self._busy = True
+        # While a request is in hand nothing is read, so that one client cannot queue many.
+        self._loop.watch(self._fd, self._hung_up)
         if end < 0 or end > REQUEST_BYTES_MAX:
             self._input.clear()
             self.on_oversize()
@@ -187,6 +161,13 @@ class Connection:
         line = bytes(self._input[:end])
         del self._input[: end + 1]
         self.on_line(line)
-        if not self.closed and self._busy:
-            self._watch_for_hangup()
         return True
+
+    def _hung_up(self) -> None:
+        """Tell a client that is gone from one that says more, or has said all it had to say."""
+        poll = select.poll()
+        poll.register(self._fd, 0)
+        if poll.poll(0):
+            self.close()
+        else:
+            self._loop.unwatch(self._fd)

@@ -2,21 +2,70 @@
 
 from __future__ import annotations
 
+import bz2
+import gc
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import tracemalloc
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType, ModuleType
 
 import pytest
 
+from qinglong_edge import __main__ as first
 from tests.support import ROOT
-from tests.tools import builder, gates, sample
+from tests.tools import builder, bytecode, gates, sample
 
 FLAGS = ("-I", "-S")
+DATA = {f"qinglong_edge/{name}" for name in ("build.json", "process/wrapper.sh", "profiles.json")}
+# Says how it came to be, and how an exception looks in it.
+LATE = '''"""Documented."""
+import traceback
+
+
+class Divider:
+    def divide(self, by):
+        def inner():
+            return [1 // n for n in by]
+        return inner()
+
+
+try:
+    Divider().divide([1, 0])
+except ZeroDivisionError:
+    told = traceback.format_exc()
+__doc__ = __spec__.cached + "\\\\n" + told
+'''
+# Lets go, waits for a line, then imports late; all without the garbage collector.
+RELEASING = """
+import gc
+gc.disable()
+
+def held():
+    kinds = ("Contents", "_Assembly")
+    return [kind for kind in map(type, gc.get_objects()) if kind.__name__ in kinds]
+
+def main():
+    import json
+    import sys
+    from qinglong_edge.app import program
+    before = len(held())
+    program.release()
+    program.release()
+    between = len(held())
+    print("ready", flush=True)
+    sys.stdin.readline()
+    from qinglong_edge import in_child, late
+    print(json.dumps({"held": [before, between, len(held())], "file": late.__file__}))
+    return 0
+"""
 
 
 def built(root: str, output: Path) -> builder.Artifact:
@@ -46,6 +95,47 @@ def answered(
     return document
 
 
+def changed(zipapp: Path, output: Path, members: dict[str, bytes | None]) -> Path:
+    """A copy of a zipapp with other members, or without those that are None."""
+    with zipfile.ZipFile(zipapp) as archive, zipfile.ZipFile(output, "w") as written:
+        for name in archive.namelist():
+            content = members.get(name, archive.read(name))
+            if content is not None:
+                written.writestr(name, content)
+    return output
+
+
+def damaged(content: bytes) -> bytes:
+    """The same number of bytes, one of them wrong."""
+    middle = len(content) // 2
+    return content[:middle] + bytes((content[middle] ^ 0x10,)) + content[middle + 1 :]
+
+
+def pythons() -> list[str]:
+    """Every supported Python that this machine has, the running one first; one a minor version."""
+    found = [sys.executable]
+    for minor in range(11, 15):
+        if minor == sys.version_info.minor:
+            continue
+        named = [shutil.which(f"python3.{minor}") or ""]
+        named += map(str, Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}"))
+        for path in filter(None, named):
+            # A pyenv shim is there for versions that do not run.
+            asked = [path, "-c", f"import sys; sys.exit(sys.version_info[:2] != (3, {minor}))"]
+            if subprocess.run(asked, stderr=subprocess.DEVNULL).returncode == 0:
+                found.append(path)
+                break
+    return found
+
+
+def within(code: CodeType) -> Iterator[CodeType]:
+    """A code object and all inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from within(constant)
+
+
 def test_this_tree_keeps_its_budget_of_bytes_and_files(tmp_path: Path) -> None:
     """ADR-0069 verification 9: bytes and files of the artifact."""
     artifact = built(ROOT, tmp_path / "a.pyz")
@@ -54,10 +144,32 @@ def test_this_tree_keeps_its_budget_of_bytes_and_files(tmp_path: Path) -> None:
     assert artifact.size == (tmp_path / "a.pyz").stat().st_size
 
 
+def test_the_largest_modules_are_named_with_their_share(tmp_path: Path) -> None:
+    artifact = built(sample.tree(str(tmp_path / "tree")), tmp_path / "a.pyz")
+    streams = artifact.entries[first.CODE] + artifact.entries[first.SOURCE]
+    assert abs(sum(artifact.modules.values()) - streams) < len(artifact.modules)
+    (name, size), *_ = gates.largest(artifact)
+    told = gates.report(artifact, [gates.Gate("bytes", artifact.size, artifact.size - 1)])
+    assert f"{size:7,}  {name}" in told
+    assert f"  {first.SOURCE}" in told
+    assert f"{len(artifact.modules)} modules" in told
+
+
 def test_this_tree_built_twice_is_the_same_to_the_byte(tmp_path: Path) -> None:
     built(ROOT, tmp_path / "a.pyz")
     built(ROOT, tmp_path / "b.pyz")
     assert (tmp_path / "a.pyz").read_bytes() == (tmp_path / "b.pyz").read_bytes()
+
+
+def test_the_carried_sources_are_the_trees_to_the_byte(tmp_path: Path) -> None:
+    built(ROOT, tmp_path / "a.pyz")
+    names = builder.unpack_sources(str(tmp_path / "a.pyz"), str(tmp_path / "sources"))
+    on_disk = {
+        path.relative_to(ROOT).as_posix() for path in Path(ROOT, "qinglong_edge").rglob("*.py")
+    }
+    assert set(names) == {name for name in on_disk if name.split("/")[1] not in builder.ELSEWHERE}
+    for name in names:
+        assert (tmp_path / "sources" / name).read_bytes() == Path(ROOT, name).read_bytes()
 
 
 def test_every_module_is_there_as_source_and_as_byte_code(tmp_path: Path) -> None:
@@ -65,15 +177,82 @@ def test_every_module_is_there_as_source_and_as_byte_code(tmp_path: Path) -> Non
     with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
         names = archive.namelist()
         assert archive.testzip() is None
-    modules = {name for name in names if name.endswith(".py")}
-    carried = {f"qinglong_edge/{name}" for name in ("build.json", "profiles.json")}
-    assert names == sorted(names)
-    assert set(names) == modules | {f"{name}c" for name in modules} | builder.DATA | carried
-    on_disk = {
-        path.relative_to(ROOT).as_posix() for path in Path(ROOT, "qinglong_edge").rglob("*.py")
-    }
-    away = {name for name in on_disk if name.split("/")[1] in builder.ELSEWHERE}
-    assert modules == (on_disk - away) | {"__main__.py"}
+        code = first.Contents(first.CODE, zlib.decompress(archive.read(first.CODE)))
+        source = first.Contents(first.SOURCE, bz2.decompress(archive.read(first.SOURCE)))
+    assert names == sorted({"__main__.py", "__main__.pyc", first.CODE, first.SOURCE} | DATA)
+    assert code.index.keys() == source.index.keys()
+    assert len(code.index) > 80
+    for name in code.index:
+        made = code.code(name, "file")
+        assert bytecode.same(made, bytecode.compiled("file", source.text(name)))
+        for inner in within(made):
+            assert inner.co_filename == "file"
+            assert {line for _, _, line in inner.co_lines()} == {inner.co_firstlineno}
+            assert len(list(inner.co_positions())) == len(inner.co_code) // 2
+
+
+def test_byte_code_lacks_what_only_people_and_type_checkers_read() -> None:
+    source = b'''"""Said of the module."""
+from __future__ import annotations
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+else:
+    kept = 1
+class A:
+    """Said of the class."""
+    x: SomeType = 2
+    if TYPE_CHECKING:
+        from typing import Never
+def f(a: SomeType, *, b: SomeType) -> SomeType:
+    """Said of the function."""
+    assert a, "never"
+    c: SomeType = a
+    return c
+'''
+    code = bytecode.compiled("file", source)
+    told = " ".join(repr((inner.co_consts, inner.co_names)) for inner in within(code))
+    for absent in ("Said", "SomeType", "never", "Any", "Never"):
+        assert absent not in told
+    module: dict[str, object] = {"__name__": "m"}
+    exec(code, module)  # noqa: S102
+    assert module["kept"] == 1
+    made = module["A"]
+    assert isinstance(made, type)
+    assert list(made.__annotations__) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    return [[(a, b) for a in x] for b in {c for c in y}]\n",
+        "class A:\n    class B:\n        def f(self):\n            return lambda: self.__class__\n",
+        "def f(a, /, b, *c, d=1, **e):\n    def g():\n        nonlocal b\n        b = a, c, d, e\n",
+        "def f():\n    global g\n    def g():\n        def h(): pass\n",
+        "x = (1, 1.0, True, None, ..., b'', 'a', (2, ()), 1j)\ny = x in {1, 'b'}\n",
+        "async def f():\n    async with a: yield [b async for b in c]\n",
+        "def f():\n    try:\n        g()\n    except* OSError: pass\n",
+        "\n".join(f"name_{number} = {number * 1000}" for number in range(400)),
+    ],
+)
+def test_code_of_every_shape_is_read_back_as_it_was(source: str) -> None:
+    files = {"qinglong_edge/__init__.py": b"", "qinglong_edge/a.py": source.encode()}
+    code, text = bytecode.streams(first, files)
+    made = first.Contents(first.CODE, code).code("qinglong_edge.a", "a.py")
+    assert bytecode.same(made, bytecode.compiled("a.py", source.encode()))
+    assert first.Contents(first.SOURCE, text).text("qinglong_edge.a") == source.encode()
+
+
+def test_a_difference_in_code_is_seen() -> None:
+    def code(source: str) -> CodeType:
+        return bytecode.compiled("a.py", source.encode())
+
+    plain = "def f():\n    def g(x): return 1\n"
+    assert bytecode.same(code(plain), code(plain.replace("return", "\\\n return")))
+    for other in ("return 2", "return True", "return 1.0", "return x", "yield"):
+        assert not bytecode.same(code(plain), code(plain.replace("return 1", other)))
+    assert not bytecode.same(code(plain), code(plain + "x = 1\n"))
+    assert not bytecode.same(code(plain), code(plain.replace("g(x)", "h(x)")))
 
 
 def test_the_same_sources_give_the_same_bytes_whatever_is_around_them(tmp_path: Path) -> None:
@@ -110,7 +289,9 @@ def test_the_file_says_how_it_is_run_and_of_what_it_was_made(tmp_path: Path) -> 
     with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
         made = json.loads(archive.read("qinglong_edge/build.json"))
         carried = json.loads(archive.read("qinglong_edge/profiles.json"))
-        assert not [name for name in archive.namelist() if "worker" in name]
+        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    names = builder.unpack_sources(str(tmp_path / "a.pyz"), str(tmp_path / "sources"))
+    assert not [name for name in names if "worker" in name]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     assert made == {"digest": artifact.digest, "python": version}
     assert carried.keys() == {"edge", "standalone"}
@@ -126,24 +307,63 @@ def test_a_started_zipapp_imports_from_itself_whatever_becomes_of_its_file(
     artifact = built(sample.tree(str(tmp_path / "tree")), tmp_path / "a.pyz")
     file = tmp_path / "a.pyz"
 
-    def become() -> None:
-        if fate != "kept":
-            file.unlink()
-        if fate == "replaced":
-            sample.write(str(tmp_path / "tree"), "qinglong_edge/late.py", "raise SystemExit(9)\n")
-            built(str(tmp_path / "tree"), file)
-        if fate == "garbage":
-            file.write_bytes(b"\xff" * 100_000)
-
-    said = answered([sys.executable, *FLAGS, str(file)], become)
+    said = answered([sys.executable, *FLAGS, str(file)], lambda: become(file, fate))
     held = said["descriptor"]
     assert isinstance(held, int)
     assert held >= 64
-    assert said["file"] == f"/proc/self/fd/{held}/qinglong_edge/late.pyc"
+    assert said["file"] == f"/proc/self/fd/{held}/qinglong_edge/late.py"
     assert (said["child"], said["inheritable"]) == (42, False)
     assert (said["digest"], said["doc"]) == (artifact.digest, None)
     assert (said["profiles"], said["active"]) == (["edge", "standalone"], 4)
     assert "tomllib" not in str(said["modules"])
+
+
+def become(file: Path, fate: str) -> None:
+    """What an upgrade does to the file of a running zipapp."""
+    if fate == "kept":
+        return
+    file.unlink()
+    if fate == "replaced":
+        root = sample.tree(str(file.parent / "upgrade"))
+        sample.write(root, "qinglong_edge/late.py", "raise SystemExit(9)\n")
+        built(root, file)
+    if fate == "garbage":
+        file.write_bytes(b"\xff" * 100_000)
+
+
+@pytest.mark.parametrize("fate", ["kept", "deleted", "replaced", "garbage"])
+@pytest.mark.parametrize("kind", ["code", "source"])
+def test_after_the_release_nothing_is_held_and_late_imports_still_work(
+    tmp_path: Path, fate: str, kind: str
+) -> None:
+    root = sample.tree(str(tmp_path / "tree"))
+    sample.write(root, "qinglong_edge/cli/main.py", RELEASING)
+    file = tmp_path / "a.pyz"
+    built(root, file)
+    if kind == "source":
+        file = changed(file, tmp_path / "b.pyz", {first.CODE: None})
+    said = answered([sys.executable, *FLAGS, str(file)], lambda: become(file, fate))
+    assert said["held"] == [1, 0, 0]
+    assert str(said["file"]).startswith("/proc/self/fd/")
+
+
+def test_the_release_gives_the_memory_back_at_once(tmp_path: Path) -> None:
+    built(ROOT, tmp_path / "a.pyz")
+    bundle = first.Bundle(str(tmp_path / "a.pyz"))
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        assert bundle.is_package("qinglong_edge.core")
+        held = tracemalloc.get_traced_memory()[0]
+        bundle.release()
+        assert bundle.is_package("qinglong_edge.core")
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert held > 250_000
+    assert left < 10_000
 
 
 def test_a_relative_path_and_a_changed_directory_do_not_matter(tmp_path: Path) -> None:
@@ -157,24 +377,121 @@ def test_without_room_for_the_descriptor_the_plain_path_serves(tmp_path: Path) -
     limited = f'ulimit -n 32; exec "{sys.executable}" -I -S "{tmp_path}/a.pyz"'
     said = answered(["/bin/sh", "-c", limited], lambda: None)
     assert said["descriptor"] is None
-    assert said["file"] == f"{tmp_path}/a.pyz/qinglong_edge/late.pyc"
+    assert said["file"] == f"{tmp_path}/a.pyz/qinglong_edge/late.py"
 
 
-def test_a_python_of_another_minor_version_runs_the_sources(tmp_path: Path) -> None:
+def test_one_file_runs_under_every_python_with_its_own_code_or_the_sources(tmp_path: Path) -> None:
+    """Each Python's own zipapp and every other's; an exception names its functions in all."""
     root = sample.tree(str(tmp_path / "tree"))
-    sample.write(root, "qinglong_edge/late.py", '"""Documented."""\n')
+    sample.write(root, "qinglong_edge/late.py", LATE)
+    for maker in pythons():
+        artifact = builder.build(root, str(tmp_path / "a.pyz"), python=maker)
+        (code,) = [name for name in artifact.entries if name.endswith(".zlib")]
+        for runner in pythons():
+            said = answered([runner, *FLAGS, str(tmp_path / "a.pyz")], lambda: None)
+            member, _, told = str(said["doc"]).partition("\\n")
+            assert member.rpartition("/")[2] == (code if runner == maker else first.SOURCE)
+            assert said["child"] == 42
+            assert told.startswith("Traceback (most recent call last):")
+            assert f'File "{said["file"]}", line ' in told
+            assert ", in divide\n" in told
+            assert ", in inner\n" in told
+            assert told.endswith("ZeroDivisionError: integer division or modulo by zero\n")
+
+
+def test_an_uncaught_exception_is_printed_by_every_python(tmp_path: Path) -> None:
+    root = sample.tree(str(tmp_path / "tree"))
+    failing = "def main():\n    def inner():\n        raise OSError(5, 'told')\n    inner()\n"
+    sample.write(root, "qinglong_edge/cli/main.py", failing)
+    for python in pythons():
+        builder.build(root, str(tmp_path / "a.pyz"), python=python)
+        done = subprocess.run(
+            [python, *FLAGS, str(tmp_path / "a.pyz")], capture_output=True, text=True
+        )
+        assert done.returncode == 1
+        assert ", in inner\n" in done.stderr
+        assert done.stderr.endswith("OSError: [Errno 5] told\n")
+
+
+def test_the_loader_brings_no_module_but_its_own_few(tmp_path: Path) -> None:
+    listing = "import sys\ndef main():\n    print(*sys.modules)\n    return 0\n"
+    root = sample.tree(str(tmp_path / "tree"))
+    sample.write(root, "qinglong_edge/cli/main.py", listing)
     built(root, tmp_path / "a.pyz")
-    with (
-        zipfile.ZipFile(tmp_path / "a.pyz") as archive,
-        zipfile.ZipFile(tmp_path / "b.pyz", "w") as foreign,
-    ):
-        for name in archive.namelist():
-            content = archive.read(name)
-            strange = b"\0\0\r\n" + content[4:] if name.endswith(".pyc") else content
-            foreign.writestr(name, strange)
-    said = answered([sys.executable, *FLAGS, str(tmp_path / "b.pyz")], lambda: None)
-    assert str(said["file"]).endswith("/late.py")
-    assert said["doc"] == "Documented."
+    with zipfile.ZipFile(tmp_path / "bare.pyz", "w") as bare:
+        bare.writestr("__main__.py", "import sys\nprint(*sys.modules)\n")
+    loaded, without = (
+        set(subprocess.check_output([sys.executable, *FLAGS, str(file)], text=True).split())
+        for file in (tmp_path / "a.pyz", tmp_path / "bare.pyz")
+    )
+    ours = {"qinglong_edge", "qinglong_edge.cli", "qinglong_edge.cli.main"}
+    few = {"__future__", "_struct", "fcntl", "marshal", "struct", "zipimport", "zlib"}
+    assert loaded - without <= ours | few
+    assert ours <= loaded
+
+
+def test_a_carried_module_knows_what_and_where_it_is(tmp_path: Path) -> None:
+    built(sample.tree(str(tmp_path / "tree")), tmp_path / "a.pyz")
+    archive = str(tmp_path / "a.pyz")
+    bundle = first.Bundle(archive)
+    for name, package in [("qinglong_edge", True), ("qinglong_edge.app.program", False)]:
+        stem = f"{archive}/{name.replace('.', '/')}"
+        spec = bundle.find_spec(name)
+        assert spec is not None
+        assert (spec.name, spec.has_location) == (name, True)
+        assert id(spec.loader) == id(bundle)
+        assert spec.origin == (f"{stem}/__init__.py" if package else f"{stem}.py")
+        assert spec.submodule_search_locations == ([stem] if package else None)
+        assert spec.parent == (name if package else "qinglong_edge.app")
+        assert spec.cached == f"{archive}/{first.CODE}"
+        assert bundle.is_package(name) is package
+        module = ModuleType(name)
+        module.__spec__ = spec
+        module.__dict__["__file__"] = spec.origin
+        bundle.exec_module(module)
+        assert spec.loader_state is None
+        with pytest.raises(ImportError, match="after it was found"):
+            bundle.exec_module(module)
+    assert vars(module)["_PACKAGE"] == f"{archive}/qinglong_edge"
+
+
+def test_what_is_not_carried_is_left_to_others(tmp_path: Path) -> None:
+    built(sample.tree(str(tmp_path / "tree")), tmp_path / "a.pyz")
+    bundle = first.Bundle(str(tmp_path / "a.pyz"))
+    for name in ("json", "qinglong_edge.none", "qinglong_edge.app.none", "qinglong_edges"):
+        assert bundle.find_spec(name) is None
+        with pytest.raises(ImportError):
+            bundle.is_package(name)
+    assert bundle.get_data(f"{tmp_path}/a.pyz/qinglong_edge/process/wrapper.sh") == b"exit 0\n"
+    for path in (f"{tmp_path}/a.pyz/qinglong_edge/none", f"{tmp_path}/none", "none"):
+        with pytest.raises(OSError):
+            bundle.get_data(path)
+
+
+@pytest.mark.parametrize("how", ["byte", "short", "empty", "source byte", "source gone", "header"])
+def test_a_damaged_file_is_one_line_and_status_5(tmp_path: Path, how: str) -> None:
+    built(sample.tree(str(tmp_path / "tree")), tmp_path / "a.pyz")
+    file = tmp_path / "b.pyz"
+    with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
+        code, source = archive.read(first.CODE), archive.read(first.SOURCE)
+    members: dict[str, dict[str, bytes | None]] = {
+        "byte": {first.CODE: damaged(code)},
+        "short": {first.CODE: code[:-3]},
+        "empty": {first.CODE: zlib.compress(b"")},
+        "source byte": {first.CODE: None, first.SOURCE: damaged(source)},
+        "source gone": {first.CODE: None, first.SOURCE: None},
+        "header": {},
+    }
+    changed(tmp_path / "a.pyz", file, members[how])
+    if how == "header":
+        content = file.read_bytes()
+        mark = content.index(first.CODE.encode()) - 30
+        assert content[mark : mark + 4] == b"PK\3\4"
+        file.write_bytes(content[:mark] + b"\0" + content[mark + 1 :])
+    done = subprocess.run([sys.executable, *FLAGS, str(file), "run"], capture_output=True)
+    assert (done.returncode, done.stdout) == (5, b"")
+    assert done.stderr.startswith(b"qinglong-edge: program_damaged: ")
+    assert done.stderr.count(b"\n") == 1
 
 
 def test_a_checkout_runs_the_same_program_without_a_descriptor(tmp_path: Path) -> None:
@@ -183,6 +500,14 @@ def test_a_checkout_runs_the_same_program_without_a_descriptor(tmp_path: Path) -
     said = answered([sys.executable, "-B", "-m", "qinglong_edge"], lambda: None, cwd=root)
     assert (said["descriptor"], said["digest"], said["child"]) == (None, None, 42)
     assert (said["profiles"], said["active"]) == (["edge", "standalone"], 4)
+    assert (said["file"], said["doc"]) == (f"{root}/qinglong_edge/late.py", "Documented.")
+
+
+def test_in_a_checkout_there_is_nothing_to_release() -> None:
+    from qinglong_edge.app import program
+
+    program.release()
+    assert (program.descriptor(), program.build()) == (None, None)
 
 
 @pytest.mark.parametrize(

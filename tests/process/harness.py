@@ -57,6 +57,7 @@ class Ended:
     fact: bytes | None
     mark: int  # bytes on the start mark: 1 once the command was at its exec
     seconds: float
+    closed: bool  # nobody holds the channel any more
     left: tuple[str, ...]  # names of temporaries that were not cleared away
 
     @property
@@ -152,17 +153,24 @@ class Running:
             except BrokenPipeError:  # it has gone meanwhile
                 return
 
+    def _drain(self, channel: socket.socket) -> bool:
+        """Take what is left in the channel; whether its end follows."""
+        channel.setblocking(False)
+        try:
+            while heard := channel.recv(65_536):
+                self.said += heard
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            pass
+        return True
+
     def _ended(self) -> Ended:
         seconds = time.monotonic() - self.started_s
         found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         if found is None:
             raise AssertionError("the wrapper has not ended")
-        if self.channel is not None:
-            self.channel.setblocking(False)
-            try:
-                self.said += self.channel.recv(65_536)
-            except (BlockingIOError, ConnectionResetError):
-                pass
+        closed = self.channel is None or self._drain(self.channel)
         folders = {self.fact.parent, self.receipt.parent}
         names = [path.name for folder in folders if folder.is_dir() for path in folder.iterdir()]
         return Ended(
@@ -173,6 +181,7 @@ class Running:
             fact=_bytes(self.fact),
             mark=os.fstat(self.mark).st_size,
             seconds=seconds,
+            closed=closed,
             left=tuple(n for n in names if f"{self.receipt.stem}." in n and n.endswith(".tmp")),
         )
 

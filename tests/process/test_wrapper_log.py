@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +34,13 @@ while left:
     left -= os.write(1, b"o" * min(left, 997))
 os._exit(9)
 """
-_STUBBORN = pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])  # run a tool of the PATH
+_DEAF_TO = (
+    *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
+    *(signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXFSZ),
+)
+_STUBBORN = pytest.mark.parametrize(
+    "shell", ["dash", "bash", "busybox"]
+)  # OpenWrt prefers its applets
 
 
 @pytest.fixture
@@ -117,6 +124,7 @@ def test_a_grandchild_holds_the_receipt_two_seconds_and_its_output_is_kept(
     for running in started:
         ended = running.wait()
         assert (ended.codes, ended.word, ended.log) == ((7, 7), "late", b"now\n")
+        assert ended.closed  # a daemon must not wait for the capture
         assert 1.5 < ended.seconds < 6
         assert ended.fact is None
     with gate.open("w") as opened:
@@ -154,6 +162,24 @@ def test_a_copier_that_fails_disturbs_nobody(shell: str, tmp_path: Path) -> None
         "head -c 200000 /dev/zero && exit 9", changed={"TOOLS": f"{tools}:{bench.tools}"}
     )
     assert (ended.codes, ended.word, ended.log, ended.fact) == ((9, 9), "late", b"", None)
+
+
+@_STUBBORN
+def test_nothing_that_a_command_or_its_quota_sends_ends_the_copier(
+    shell: str, tmp_path: Path
+) -> None:
+    """SIGXFSZ too: its default would call a core dump handler for every log that is cut."""
+    bench = Bench(shell, tmp_path)
+    tools, diary = tmp_path / "telling", tmp_path / "diary"
+    tools.mkdir()
+    (tools / "cat").write_text(
+        f"#!/bin/sh\n/bin/grep ^SigIgn /proc/self/status >>'{diary}'\nexec /bin/cat\n"
+    )
+    (tools / "cat").chmod(0o700)
+    ended = bench.task("echo text", changed={"TOOLS": f"{tools}:{bench.tools}"})
+    assert (ended.codes, ended.log) == ((0, 0), b"text\n")
+    ignored = int(diary.read_text().split()[1], 16)
+    assert all(ignored >> (number - 1) & 1 for number in _DEAF_TO)
 
 
 @EVERY_SHELL

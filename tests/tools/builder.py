@@ -1,22 +1,26 @@
 """Makes the zipapp: the same bytes from the same sources, wherever and however it is built.
 
-Owns what goes in and how it is laid out. Sorted names, one fixed time, one fixed mode; every module
-as source and as byte code (``x.py`` and ``x.pyc``: a Python of another minor version falls back to
-the source). Needs the standard library only. The file is complete or absent: it is written beside
-its name and renamed.
+Owns what goes in: the first lines as they are and as byte code, every other module once in the code
+stream and once in the source stream (``qinglong_edge/__main__.py`` draws the layout), data files.
+Sorted names, one fixed time, one fixed mode. Needs the standard library only. The file is complete
+or absent: it is written beside its name and renamed.
 """
 
 from __future__ import annotations
 
 import base64
+import bz2
 import hashlib
 import io
 import json
+import marshal
 import os
 import stat
+import struct
 import subprocess
 import tomllib
 import zipfile
+import zlib
 from dataclasses import dataclass
 
 PACKAGE = "qinglong_edge"
@@ -24,6 +28,8 @@ ARTIFACT = os.path.join("dist", "qinglong-edge.pyz")
 SHEBANG = b"#!/usr/bin/python3 -IS\n"
 ELSEWHERE = frozenset({"worker"})  # rooms of the worker's own artifact
 DATA = frozenset({"qinglong_edge/process/wrapper.sh"})
+FIRST = "__main__.py"  # the package's, at the root of the zipapp
+SOURCE = "source.bz2"
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip can say
 _COMPILER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bytecode.py")
 
@@ -38,24 +44,63 @@ class Artifact:
 
     path: str
     size: int
-    entries: dict[str, int]  # name -> bytes it takes in the file, compressed
+    entries: dict[str, int]  # member -> bytes it takes in the file, compressed
+    modules: dict[str, int]  # file of a module -> its share of the members that carry it
     digest: str
     python: str
 
 
+@dataclass(frozen=True)
+class _Compiled:
+    """What one interpreter makes of the sources; streams are not compressed yet."""
+
+    python: str
+    first: bytes  # the first lines' .pyc
+    member: str
+    code: bytes
+    source: bytes
+    alone: dict[str, int]  # file of a module -> bytes its code and source take when packed alone
+
+
 def build(root: str, output: str, *, python: str) -> Artifact:
     """Build the tree at `root` into the file `output`, byte code by the interpreter `python`."""
-    sources = _package(root)
-    sources["__main__.py"] = sources[f"{PACKAGE}/__main__.py"]
-    sources[f"{PACKAGE}/profiles.json"] = _profiles(root)
-    version, code = _compile(python, {n: t for n, t in sources.items() if n.endswith(".py")})
-    made = {"digest": digest(sources), "python": version}
-    made_name = f"{PACKAGE}/build.json"
-    content = _archive({**sources, **code, made_name: _json(made)})
+    sources = {**_package(root), f"{PACKAGE}/profiles.json": _profiles(root)}
+    first = sources[f"{PACKAGE}/{FIRST}"]
+    compiled = _compile(python, {n: t for n, t in sources.items() if n.endswith(".py")})
+    made = {"digest": digest(sources), "python": compiled.python}
+    packed = {
+        compiled.member: zlib.compress(compiled.code, 9),
+        SOURCE: bz2.compress(compiled.source, 9),
+    }
+    plain = {name: content for name, content in sources.items() if not name.endswith(".py")}
+    plain |= {FIRST: first, f"{FIRST}c": compiled.first, f"{PACKAGE}/build.json": _json(made)}
+    content = _archive(plain, packed)
     _publish(output, content)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = {info.filename: info.compress_size for info in archive.infolist()}
-    return Artifact(output, len(content), entries, made["digest"], version)
+    modules = _shares(compiled.alone, sum(map(len, packed.values())))
+    return Artifact(output, len(content), entries, modules, made["digest"], compiled.python)
+
+
+def unpack_sources(zipapp: str, folder: str) -> list[str]:
+    """Write every source that a zipapp carries below `folder`; their names, sorted.
+
+    Reads the file itself, not through the program in it.
+    """
+    with zipfile.ZipFile(zipapp) as archive:
+        found = {f"{PACKAGE}/{FIRST}": archive.read(FIRST)}
+        stream = bz2.decompress(archive.read(SOURCE))
+    size, _rows = struct.unpack_from("<II", stream)
+    index = marshal.loads(stream[8 : 8 + size])  # noqa: S302 - of our own making
+    for module, (package, begin, length) in index.items():
+        file = module.replace(".", "/") + ("/__init__.py" if package else ".py")
+        found[file] = stream[begin : begin + length]
+    for name, text in found.items():
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as opened:
+            opened.write(text)
+    return sorted(found)
 
 
 def digest(sources: dict[str, bytes]) -> str:
@@ -109,8 +154,8 @@ def _json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _compile(python: str, sources: dict[str, bytes]) -> tuple[str, dict[str, bytes]]:
-    """The interpreter's minor version and the byte code of every module under its .pyc name."""
+def _compile(python: str, sources: dict[str, bytes]) -> _Compiled:
+    """Every module as the interpreter `python` compiles it."""
     given = {name: base64.b64encode(text).decode() for name, text in sources.items()}
     # Not -I: it would drop the hash seed with all other variables of the interpreter.
     environment = {n: v for n, v in os.environ.items() if not n.startswith("PYTHON")}
@@ -130,18 +175,25 @@ def _compile(python: str, sources: dict[str, bytes]) -> tuple[str, dict[str, byt
         last = done.stderr.strip().rpartition("\n")[2]
         raise BuildError(f"{python} could not compile the sources: {last}")
     answer = json.loads(done.stdout)
-    code = {f"{name}c": base64.b64decode(text) for name, text in answer["code"].items()}
-    return answer["python"], code
+    first, code, source = (base64.b64decode(answer[name]) for name in ("first", "code", "source"))
+    return _Compiled(answer["python"], first, answer["member"], code, source, alone=answer["alone"])
 
 
-def _archive(entries: dict[str, bytes]) -> bytes:
+def _shares(alone: dict[str, int], size: int) -> dict[str, int]:
+    """What each module takes of `size` bytes, if all lose alike by being packed alone."""
+    whole = sum(alone.values())
+    return {name: round(size * bytes_alone / whole) for name, bytes_alone in alone.items()}
+
+
+def _archive(plain: dict[str, bytes], packed: dict[str, bytes]) -> bytes:
     """Shebang and zip; offsets count from the start of the file, as zip readers expect."""
     stream = io.BytesIO()
     stream.write(SHEBANG)
+    entries = {**plain, **packed}
     with zipfile.ZipFile(stream, "w") as archive:
         for name in sorted(entries):
             info = zipfile.ZipInfo(name, _FIXED_TIME)
-            info.compress_type = zipfile.ZIP_DEFLATED
+            info.compress_type = zipfile.ZIP_STORED if name in packed else zipfile.ZIP_DEFLATED
             info.create_system = 3  # Unix, whatever the builder runs on
             info.external_attr = (stat.S_IFREG | 0o644) << 16
             archive.writestr(info, entries[name], compresslevel=9)

@@ -40,27 +40,29 @@ def budget(root: str, profile: str = "edge") -> dict[str, float]:
 
 
 def artifact_gates(artifact: Artifact, limits: dict[str, float]) -> list[Gate]:
-    """Bytes and files of an artifact."""
+    """Bytes and members of an artifact."""
     return [
         Gate("bytes", artifact.size, limits["zipapp_bytes"]),
-        Gate("files", len(artifact.entries), limits["zipapp_files"]),
+        Gate("members", len(artifact.entries), limits["zipapp_files"]),
     ]
 
 
 def largest(artifact: Artifact) -> list[tuple[str, int]]:
-    """The modules that take most of the file, source and byte code together, largest first."""
-    weight: dict[str, int] = {}
-    for name, size in artifact.entries.items():
-        module = name.removesuffix("c") if name.endswith(".pyc") else name
-        weight[module] = weight.get(module, 0) + size
-    return sorted(weight.items(), key=lambda pair: (-pair[1], pair[0]))[:_NAMED]
+    """The modules that take most of the file, source and byte code together, largest first.
+
+    An estimate: modules share their streams, and each gets its share by its size packed alone.
+    """
+    return sorted(artifact.modules.items(), key=lambda pair: (-pair[1], pair[0]))[:_NAMED]
 
 
 def report(artifact: Artifact, gates: list[Gate]) -> str:
-    """What a build prints; on a miss the largest modules are named."""
+    """What a build prints; on a miss the members and the largest modules are named."""
     lines = [artifact.path, *(f"  {gate}" for gate in gates)]
-    lines.append(f"  byte code of Python {artifact.python}, digest {artifact.digest[:16]}")
+    lines.append(f"  {len(artifact.modules)} modules, byte code of Python {artifact.python}")
+    lines.append(f"  digest {artifact.digest[:16]}")
     if not all(gate.held for gate in gates):
-        lines.append("  the largest modules, source and byte code together:")
-        lines += [f"    {size:7,}  {module}" for module, size in largest(artifact)]
+        lines.append("  members:")
+        lines += [f"    {size:7,}  {name}" for name, size in artifact.entries.items()]
+        lines.append("  the largest modules by their share, source and byte code together:")
+        lines += [f"    {size:7,}  {name}" for name, size in largest(artifact)]
     return "\n".join(lines)

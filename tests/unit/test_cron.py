@@ -264,6 +264,12 @@ def test_a_date_in_the_repeated_hour_is_found_from_months_away() -> None:
     assert upcoming("30 1 2 11 *", NEW_YORK, "2025-01-15T00:00:00Z", 1) == ["2025-11-02T05:30:00Z"]
 
 
+def test_a_date_soon_after_a_change_is_found_in_the_second_before_it() -> None:
+    """Read with the offset before the change, the date was already over."""
+    found = upcoming("0 0 1 11 *", "Antarctica/Troll", "2005-10-31T23:59:59.999Z", 2)
+    assert found == ["2005-11-01T00:00:00Z", "2006-11-01T00:00:00Z"]
+
+
 def test_the_second_pass_is_found_though_the_next_match_is_a_year_away() -> None:
     """Sao Paulo put its clock back from midnight to 23:00; `*/23` is a star of hours 0 and 23."""
     found = between(

@@ -1,0 +1,53 @@
+"""The golden list: what the resident daemon loads, exactly, and what it must never load."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+from tests.tools import bench_idle, measure
+
+GOLDEN = os.path.join(ROOT, "tests", "build", "golden_modules.txt")
+MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
+KNOWN = ("3.11", "3.12", "3.13")  # the list was taken under these
+NEVER = frozenset(
+    {
+        *("argparse", "asyncio", "base64", "cryptography", "ctypes", "dataclasses", "hashlib"),
+        *("_hashlib", "http", "inspect", "logging", "pathlib", "shutil", "ssl", "subprocess"),
+        *("tempfile", "threading", "tomllib", "traceback", "typing", "uuid", "zipfile"),
+        "zoneinfo",
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def loaded(zipapp: str, tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+    """The modules of a daemon that was used."""
+    home = tmp_path_factory.mktemp("imports")
+    return frozenset(bench_idle.modules(measure.Product(zipapp), str(home)))
+
+
+def test_the_daemon_loads_exactly_what_the_golden_list_names(loaded: frozenset[str]) -> None:
+    """ADR-0069 verification 9: the modules of the resident process."""
+    golden = bench_idle.golden(GOLDEN, MINOR)
+    more, fewer = sorted(loaded - golden), sorted(golden - loaded)
+    if MINOR not in KNOWN:  # the standard library's own imports may differ there
+        more = [name for name in more if name.startswith("qinglong_edge")]
+        fewer = [name for name in fewer if name.startswith("qinglong_edge")]
+    assert (more, fewer) == ([], []), f"loaded over golden: {more}; golden but not loaded: {fewer}"
+
+
+def test_no_heavy_module_is_ever_resident(loaded: frozenset[str]) -> None:
+    """Each of these costs a router between half a megabyte and nine."""
+    assert sorted(loaded & NEVER) == []
+
+
+def test_a_golden_line_may_stand_for_some_versions_only(tmp_path: Path) -> None:
+    path = tmp_path / "golden.txt"
+    path.write_text("# all\njson\n\n_sha256 3.11  # older\n_sha2 3.12 3.13\n", encoding="utf-8")
+    assert bench_idle.golden(str(path), "3.11") == {"json", "_sha256"}
+    assert bench_idle.golden(str(path), "3.13") == {"json", "_sha2"}

@@ -1,0 +1,605 @@
+"""The gated child alone: what it waits for, what reaches it, what it becomes.
+
+A small script of the test's own stands in for the wrapper; shells, signals and /proc are real.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qinglong_edge.system.child import Child, ChildPlan, ChildRefusal, Spawner
+from qinglong_edge.system.process import Processes
+from tests.support import until
+from tests.tools import leaks
+
+_WIRES = {0, 1, 2, 3, 5, 9}
+_LOG_WIRES = {0, 1, 2, 3, 4, 5, 7, 8, 9}  # the log itself comes over the gate
+_TRIES = 40
+_OF_THE_C_LIBRARY = 0b111 << 31  # signals 32 to 34, which it keeps for itself
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(tmp_path: Path) -> Iterator[None]:
+    before = leaks.snapshot()
+    yield
+    found = leaks.leaks(before, str(tmp_path))
+    if found:
+        leaks.end(before, str(tmp_path))
+    assert found == []
+
+
+def script(text: str) -> int:
+    """A descriptor of a shell script."""
+    fd = os.memfd_create("script")
+    os.write(fd, text.encode())
+    return fd
+
+
+def plan(text: str = "exit 0", **changes: Any) -> ChildPlan:
+    """A plan that runs `text`."""
+    given: dict[str, Any] = {
+        "program": "/bin/sh",
+        "arguments": ("sh", "/proc/self/fd/3"),
+        "environment": {"PATH": "/usr/bin:/bin"},
+        "cwd": "/",
+        "nice": 0,
+        "oom_score_adj": 0,
+        "script": -1,
+        "log_quota_bytes": 0,
+        "kept": (),
+    }
+    given.update(changes)
+    if given["script"] < 0:
+        given["script"] = script(text)
+    return ChildPlan(**given)
+
+
+def fork(text: str = "exit 0", **changes: Any) -> Child:
+    """A child that waits at its gate."""
+    child = Spawner().fork(plan(text, **changes), dict)
+    assert word(child) == b"R"
+    return child
+
+
+def word(child: Child) -> bytes:
+    """What the child says next; b"" is its end."""
+    said: list[bytes] = []
+
+    def read() -> bool:
+        heard = child.read_gate()
+        if heard is not None:
+            said.append(heard)
+        return bool(said)
+
+    until(read)
+    return said[0]
+
+
+def collect(child: Child) -> int:
+    """Wait for the child's end; its exit status, negative for a signal."""
+    until(lambda: Processes().peek_exit(child.pid), what="the child's end")
+    child.close()
+    return os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1])
+
+
+def apart(call: Callable[[], object]) -> Any:
+    """Run `call` in a forked copy of this process, whose limits and descriptors may change."""
+    answer_r, answer_w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            told: object = call()
+        except BaseException as error:  # noqa: BLE001 - everything is told to the parent
+            told = f"{type(error).__name__}: {error}"
+        os.write(answer_w, json.dumps(told).encode())
+        os._exit(0)
+    os.close(answer_w)
+    with open(answer_r, "rb") as opened:
+        text = opened.read()
+    os.waitpid(pid, 0)
+    return json.loads(text)
+
+
+def descriptors(pid: int | str = "self") -> dict[int, str]:
+    """The open descriptors of a process and where they lead."""
+    folder = f"/proc/{pid}/fd"
+    found = {}
+    for name in os.listdir(folder):
+        try:
+            found[int(name)] = os.readlink(f"{folder}/{name}")
+        except FileNotFoundError:  # the listing's own
+            continue
+    return found
+
+
+def status(pid: int) -> dict[str, str]:
+    """The lines of /proc/PID/status."""
+    lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+# -- the gate -------------------------------------------------------------------------------------
+
+
+def test_a_child_runs_nothing_until_the_word(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    child = fork(f": >{marker}")
+    assert child.read_gate() is None
+    assert not child.marked()
+    assert not marker.exists()
+    child.send_go(None)
+    assert word(child) == b""  # the exec closed the gate
+    assert collect(child) == 0
+    assert marker.exists()
+
+
+def test_a_closed_gate_ends_a_child_that_has_done_nothing(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    child = fork(f": >{marker}")
+    child.close_gate()
+    assert collect(child) == 126
+    assert not marker.exists()
+    with pytest.raises(BrokenPipeError):
+        child.send_go(None)
+
+
+def test_a_parent_killed_at_any_moment_before_the_gate_leaves_no_child_and_no_effect(
+    tmp_path: Path,
+) -> None:
+    """ADR-0069 verification 1: what was never let through its gate has no effect."""
+    marker = tmp_path / "ran"
+    reached = 0
+    for number in range(_TRIES):
+        alive_r, alive_w = os.pipe()
+        parent = os.fork()
+        if parent == 0:
+            try:
+                os.close(alive_r)
+                child = Spawner().fork(plan(f": >{marker}", kept=(alive_w,)), dict)
+                word(child)
+                os.write(alive_w, b"r")
+                time.sleep(60)
+            finally:
+                os._exit(1)
+        os.close(alive_w)
+        time.sleep(number * 0.0003)
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        started = time.monotonic()
+        with open(alive_r, "rb") as opened:
+            said = opened.read()  # ends when nobody holds the other end: parent and child are gone
+        assert time.monotonic() - started < 5
+        reached += said == b"r"
+    assert not marker.exists()
+    assert reached > 0  # some of the parents had got as far as the gate
+
+
+def test_what_is_not_the_word_does_not_open_the_gate(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    child = fork(f": >{marker}")
+    with socket.socket(fileno=os.dup(child.gate_fd)) as gate:
+        gate.send(b"g")
+    assert collect(child) == 126
+    assert not marker.exists()
+
+
+def test_an_exec_that_fails_is_told_by_its_errno() -> None:
+    child = fork(program="/nonexistent/sh")
+    child.send_go(None)
+    assert word(child) == b"X %d" % errno.ENOENT
+    assert collect(child) == 126
+
+
+def test_a_child_that_cannot_enter_its_directory_says_so_and_runs_nothing(tmp_path: Path) -> None:
+    marker, plain = tmp_path / "ran", tmp_path / "plain"
+    plain.touch()
+    for cwd, number in ((tmp_path / "missing", errno.ENOENT), (plain, errno.ENOTDIR)):
+        child = Spawner().fork(plan(f": >{marker}", cwd=str(cwd)), dict)
+        assert word(child) == b"E cwd_unavailable %d" % number
+        assert collect(child) == 126
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(0)])
+def test_a_child_never_unwinds_into_the_frames_of_its_parent(
+    tmp_path: Path, error: BaseException
+) -> None:
+    told = tmp_path / "unwound"
+
+    def resolve() -> dict[str, str]:
+        raise error
+
+    try:
+        child = Spawner().fork(plan(), resolve)
+    finally:
+        with told.open("a") as opened:
+            opened.write(f"{os.getpid()} ")
+    assert word(child) == b"E launch_child_failed 0"
+    assert collect(child) == 126
+    assert told.read_text() == f"{os.getpid()} "
+
+
+def test_what_is_resolved_in_the_child_joins_its_environment_only(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    environment = {"PATH": "/usr/bin:/bin"}
+    child = Spawner().fork(
+        plan(f'echo "$A$B" >{told}', environment={**environment, "A": "1"}), lambda: {"B": "2"}
+    )
+    assert word(child) == b"R"
+    child.send_go(None)
+    assert collect(child) == 0
+    assert told.read_text() == "12\n"
+
+
+def test_a_refusal_of_the_resolver_is_told_by_its_code() -> None:
+    def resolve() -> dict[str, str]:
+        raise ChildRefusal("secret_missing", 2)
+
+    child = Spawner().fork(plan(), resolve)
+    assert word(child) == b"E secret_missing 2"
+    assert collect(child) == 126
+
+
+def test_a_parents_sqlite_journal_survives_its_children(tmp_path: Path) -> None:
+    database = str(tmp_path / "edge.db")
+    ours = sqlite3.connect(database, isolation_level=None)
+    for setting in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
+        ours.execute(f"PRAGMA {setting}")
+    ours.execute("CREATE TABLE t (n)")
+    for ended in (True, False):
+        ours.execute("INSERT INTO t VALUES (1)")
+        child = fork()
+        if ended:
+            child.send_go(None)
+        else:
+            child.close_gate()
+        collect(child)
+        ours.execute("INSERT INTO t VALUES (2)")
+    copy = tmp_path / "after-a-crash"
+    copy.mkdir()
+    for path in tmp_path.glob("edge.db*"):
+        shutil.copy(path, copy)
+    theirs = sqlite3.connect(copy / "edge.db")
+    assert theirs.execute("SELECT count(*) FROM t").fetchone() == (4,)
+    theirs.close()
+    ours.close()
+
+
+# -- descriptors ----------------------------------------------------------------------------------
+
+
+def test_a_child_holds_its_wires_its_gate_and_what_it_shall_keep(tmp_path: Path) -> None:
+    opened = [os.open("/dev/zero", os.O_RDONLY) for _ in range(30)]
+    opened += [fcntl.fcntl(opened[0], fcntl.F_DUPFD, number) for number in (70, 100, 300)]
+    for fd in opened[::2]:
+        os.set_inheritable(fd, True)
+    kept = fcntl.fcntl(opened[0], fcntl.F_DUPFD_CLOEXEC, 80)
+    lock = os.open(tmp_path / "owner.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    child, logged = fork("read x <&9", kept=(kept,)), fork(log_quota_bytes=65_536)
+    try:
+        held = descriptors(child.pid)
+        assert held.keys() >= _WIRES
+        high = held.keys() - _WIRES
+        assert len(high) == 2
+        assert kept in high
+        assert {held[fd] for fd in high - {kept}} <= {
+            target for target in held.values() if target.startswith("socket:")
+        }
+        assert len(descriptors(logged.pid).keys() - _LOG_WIRES) == 1
+        # The lock was closed there and is still ours; it is free once we are gone.
+        rival = os.open(tmp_path / "owner.lock", os.O_RDWR)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(rival, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(lock)
+        fcntl.flock(rival, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(rival)
+
+        child.send_go(None)
+        assert word(child) == b""
+        shells_own = {*range(10, 20), 255}  # where a shell keeps its script and its own wires
+        assert descriptors(child.pid).keys() - shells_own == _WIRES
+    finally:
+        for fd in (*opened, kept):
+            os.close(fd)
+        logged.close()
+        child.close()
+        for pid in (child.pid, logged.pid):
+            os.waitpid(pid, 0)
+
+
+def test_the_log_arrives_with_the_word_and_its_quota_is_the_kernels(tmp_path: Path) -> None:
+    log = os.open(tmp_path / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for soft in (65_536, 131_072):  # the second time something stands in the log's way
+        os.lseek(log, 0, os.SEEK_SET)
+        child = fork("echo told >&6; ulimit -S -f >&6; read x <&9", log_quota_bytes=soft)
+        child.send_go(log)
+        told = f"told\n{soft // 512}\n"
+        until(lambda want=told: (tmp_path / "log").read_text().endswith(want))  # type: ignore[misc]
+        assert (os.readlink(f"/proc/{child.pid}/fd/6")) == str(tmp_path / "log")
+        flags = Path(f"/proc/{child.pid}/fdinfo/6").read_text().split("flags:")[1].split()[0]
+        assert int(flags, 8) & os.O_APPEND
+        child.close()
+        assert collect(child) == 1  # `read` saw the channel's end
+    os.close(log)
+
+
+def test_a_log_that_was_promised_and_does_not_come_ends_the_child(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    missing, unasked = fork(f": >{marker}", log_quota_bytes=65_536), fork(f": >{marker}")
+    missing.send_go(None)
+    unasked.send_go(2)
+    assert (collect(missing), collect(unasked)) == (126, 126)
+    assert not marker.exists()
+
+
+def test_a_hard_limit_below_the_quota_is_not_an_obstacle(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+
+    def call() -> object:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8_192, 8_192))
+        log = os.open("/dev/null", os.O_WRONLY | os.O_APPEND)
+        child = fork(f"ulimit -S -f >{told}", log_quota_bytes=65_536)
+        child.send_go(log)
+        return collect(child)
+
+    assert apart(call) == 0
+    assert told.read_text() == "16\n"
+
+
+def test_every_descriptor_of_the_parent_is_given_back() -> None:
+    before = descriptors()
+    for end in ("go", "refuse", "exec"):
+        child = fork(program="/nonexistent" if end == "exec" else "/bin/sh", log_quota_bytes=65_536)
+        assert child.gate_fd >= 0
+        assert child.channel_fd >= 0
+        if end != "refuse":
+            child.send_go(2)
+        child.close()
+        assert (child.gate_fd, child.channel_fd) == (-1, -1)
+        assert (child.read_gate(), child.read_channel(), child.answer(b"ok\n")) == (b"", b"", False)
+        child.close()
+        os.waitpid(child.pid, 0)
+        assert descriptors() == before
+
+
+def test_a_parent_without_standard_descriptors_launches_all_the_same(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+
+    def call() -> object:
+        for fd in (0, 1, 2):
+            os.close(fd)
+        child = fork(f"echo mark; echo got >{told}; read x <&9; echo $x >>{told}")
+        child.send_go(None)
+        until(child.marked)
+        assert child.answer(b"heard\n")
+        return collect(child)
+
+    assert apart(call) == 0
+    assert told.read_text() == "got\nheard\n"
+
+
+@pytest.mark.parametrize("quota", [0, 65_536])
+def test_a_lack_of_descriptors_is_an_os_error_that_leaves_nothing_open(quota: int) -> None:
+    def call() -> object:
+        while os.open("/dev/zero", os.O_RDONLY) < max(descriptors()):
+            pass  # no hole is left below the highest
+        wanted = {fd: target for fd, target in descriptors().items() if "/proc/" not in target}
+        top = max(wanted) + 1
+        failures = 0
+        for free in range(40):
+            ours = script("exit 0")
+            resource.setrlimit(resource.RLIMIT_NOFILE, (top + free, 4_096))
+            try:
+                child = Spawner().fork(plan(script=ours, log_quota_bytes=quota), dict)
+            except OSError as error:
+                assert error.errno == errno.EMFILE  # noqa: PT017 - in a forked copy
+                failures += 1
+            else:
+                child.close()
+                os.waitpid(child.pid, 0)
+                assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+                return failures
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (4_096, 4_096))
+            found = {fd: t for fd, t in descriptors().items() if "/proc/" not in t}
+            assert found == wanted
+        return "never enough"
+
+    failures = apart(call)
+    assert isinstance(failures, int), failures
+    assert failures >= 6
+
+
+def test_a_lack_of_processes_is_an_os_error_that_leaves_nothing_open() -> None:
+    def call() -> object:
+        before = descriptors()
+        if os.getuid() == 0:
+            os.setresuid(65_534, 65_534, 65_534)
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        try:
+            Spawner().fork(plan(log_quota_bytes=65_536), dict)
+        except OSError as error:
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+            return [error.errno, len(mask), descriptors().keys() == before.keys()]
+        return "forked"
+
+    assert apart(call) == [errno.EAGAIN, 0, True]
+
+
+# -- signals and limits ---------------------------------------------------------------------------
+
+
+def test_every_signal_is_at_its_default_whatever_the_parent_ignores() -> None:
+    names = ("SIGINT", "SIGQUIT", "SIGHUP", "SIGTERM", "SIGPIPE", "SIGXFSZ", "SIGUSR1", "SIGTSTP")
+    numbers = [signal.Signals[name] for name in names]
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        child = fork("echo; read x <&9")
+        try:
+            for _ in ("at the gate", "as a shell"):
+                told = status(child.pid)
+                assert (int(told["SigIgn"], 16), int(told["SigBlk"], 16)) == (0, 0)
+                if child.gate_fd >= 0 and not child.marked():
+                    assert int(told["SigCgt"], 16) & ~_OF_THE_C_LIBRARY == 0
+                    child.send_go(None)
+                    assert word(child) == b""
+                    until(child.marked)
+        finally:
+            child.close()
+            os.waitpid(child.pid, 0)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_signal_right_after_the_fork_is_the_childs_own() -> None:
+    """The parent's handler never runs in a child, nor is the parent's wake-up pipe written."""
+    handled: list[int] = []
+    wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.signal(signal.SIGUSR1, lambda number, _frame: handled.append(number))
+    signal.set_wakeup_fd(wake_w)
+    try:
+        for _ in range(20):
+            child = Spawner().fork(plan(), dict)
+            os.kill(child.pid, signal.SIGUSR1)
+            assert collect(child) == -signal.SIGUSR1
+        with pytest.raises(BlockingIOError):
+            os.read(wake_r, 1)
+        assert handled == []
+        os.kill(os.getpid(), signal.SIGUSR1)  # while our own still works
+        assert until(lambda: handled) == [signal.SIGUSR1]
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGUSR1, before)
+        os.close(wake_r)
+        os.close(wake_w)
+
+
+def test_the_parents_signal_mask_is_what_it_was() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    try:
+        child = fork()
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before | {signal.SIGUSR2}
+        assert int(status(child.pid)["SigBlk"], 16) == 0
+        child.close()
+        os.waitpid(child.pid, 0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_a_child_leads_a_session_of_its_own_with_the_limits_of_its_plan() -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    child = fork(nice=3, oom_score_adj=321, cwd="/usr")
+    try:
+        assert os.getsid(child.pid) == os.getpgid(child.pid) == child.pid
+        assert status(child.pid)["Umask"] == "0077"
+        limits = Path(f"/proc/{child.pid}/limits").read_text()
+        core = next(line for line in limits.splitlines() if line.startswith("Max core file size"))
+        assert core.split()[4:6] == ["0", "0"]
+        assert Path(f"/proc/{child.pid}/oom_score_adj").read_text() == "321\n"
+        assert os.getpriority(os.PRIO_PROCESS, child.pid) == min(19, own + 3)
+        assert os.readlink(f"/proc/{child.pid}/cwd") == "/usr"
+    finally:
+        child.close()
+        os.waitpid(child.pid, 0)
+
+
+def test_a_priority_that_needs_a_privilege_is_refused_before_the_gate() -> None:
+    def call() -> object:
+        if os.getuid() == 0:
+            os.setresuid(65_534, 65_534, 65_534)
+        resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
+        child = Spawner().fork(plan(nice=-5), dict)
+        said = word(child)
+        collect(child)
+        return said.decode()
+
+    assert apart(call) in {f"E nice_refused {number}" for number in (errno.EPERM, errno.EACCES)}
+
+
+def test_the_environment_is_the_plans_and_nothing_of_the_parents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MARKER_OF_THE_PARENT", "1")
+    child = fork("read x <&9", environment={"A": "b c", "E": ""})
+    child.send_go(None)
+    assert word(child) == b""
+    given = Path(f"/proc/{child.pid}/environ").read_bytes()
+    assert sorted(given.split(b"\0")) == [b"", b"A=b c", b"E="]
+    child.close()
+    os.waitpid(child.pid, 0)
+
+
+def test_whoever_was_started_with_ended_children_ignored_still_learns_of_an_exit() -> None:
+    def call() -> object:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        child = fork("exit 7")
+        child.send_go(None)
+        found = until(lambda: Processes().peek_exit(child.pid), timeout=3)
+        return [found and found.code, collect(child)]
+
+    assert apart(call) == [7, 7]
+
+
+# -- the rest -------------------------------------------------------------------------------------
+
+
+def test_a_kernel_without_memory_files_launches_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plain = tmp_path / "script"
+    plain.write_text("echo mark; exit 4")
+
+    def refuse(_name: str, _flags: int = 0) -> int:
+        raise OSError(errno.ENOSYS, "no such call")
+
+    for lack in ("refused", "unknown"):
+        if lack == "refused":
+            monkeypatch.setattr(os, "memfd_create", refuse)
+        else:
+            monkeypatch.delattr(os, "memfd_create")
+        child = fork(script=os.open(plain, os.O_RDONLY))
+        assert child.marked()  # nobody waits for a mark that cannot come
+        child.send_go(None)
+        assert collect(child) == 4
+
+
+def test_the_mark_is_what_the_script_writes_to_its_first_descriptor() -> None:
+    child = fork("read x <&9; echo; read x <&9")
+    child.send_go(None)
+    assert word(child) == b""
+    assert not child.marked()
+    child.answer(b"1\n")
+    until(child.marked)
+    child.answer(b"2\n")
+    assert collect(child) == 0
+
+
+def test_the_channel_carries_lines_both_ways_and_ends_with_the_child() -> None:
+    child = fork("echo said >&9; read x <&9; exit $x")
+    child.send_go(None)
+    assert until(child.read_channel) == b"said\n"
+    assert child.read_channel() is None
+    assert child.answer(b"9\n")
+    assert collect(child) == 9
+
+
+def test_a_plan_shows_nothing_of_itself() -> None:
+    shown = plan(script=0, environment={"TOKEN": "hidden"}, cwd="/hidden")
+    assert repr(shown) == "ChildPlan(...)"
+    assert "hidden" not in repr(shown)

@@ -1,0 +1,106 @@
+"""The rows of a daemon at rest: what it holds, what it loads, how it starts, what it does idle."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from tests.tools import measure
+from tests.tools.measure import Daemon, Product
+
+TASKS = 100
+ZONE = "CST-8"
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """KiB over a bare interpreter with the same flags."""
+
+    private_dirty: float
+    rss_with_zone: float
+
+
+def footprint(product: Product, home: str, *, rounds: int) -> Footprint:
+    """Medians over interleaved starts of the daemon and of a bare interpreter."""
+    state = os.path.join(home, "state")
+    product.populated(state, TASKS)
+    dirty: list[float] = []
+    rss: list[float] = []
+    for number in range(rounds):
+        with measure.bare_interpreter(product.python) as (pid, _start):
+            bare = measure.memory(pid)
+        with product.daemon(state) as daemon:
+            dirty.append(measure.memory(daemon.pid).private_dirty - bare.private_dirty)
+            # A stored cursor needs no zone until it is due; a new trigger needs it now.
+            daemon.call(
+                "task.add", name=f"zoned {number}", shell="true", cron=["0 5 * * *"], zone=ZONE
+            )
+            daemon.hang_up()
+            rss.append(measure.memory(daemon.pid).rss - bare.rss)
+    return Footprint(measure.median(dirty), measure.median(rss))
+
+
+def start_ratio(product: Product, home: str, *, rounds: int) -> float:
+    """Start to `ready` over a bare interpreter's start to its first line; state on tmpfs."""
+    state = os.path.join(home, "state")
+    product.populated(state, TASKS)
+    ours: list[float] = []
+    bare: list[float] = []
+    for _ in range(rounds):
+        with measure.bare_interpreter(product.python) as (_pid, start_ns):
+            bare.append(start_ns)
+        with product.daemon(state) as daemon:
+            ours.append(daemon.start_ns)
+    return measure.median(ours) / measure.median(bare)
+
+
+def exercise(daemon: Daemon) -> None:
+    """What every daemon does sooner or later: a run with a log, and the common questions."""
+    daemon.call("task.add", name="used", shell="echo used", cron=["0 0 1 1 *"], zone="UTC")
+    number = str(daemon.run("used")["number"])
+    daemon.call("status")
+    daemon.call("task.list")
+    daemon.call("run.show", run=number)
+    daemon.call("log.read", run=number)
+
+
+def modules(product: Product, home: str) -> list[str]:
+    """Everything the resident process has imported after it was used with UTC only."""
+    state = os.path.join(home, "state")
+    product.init(state)
+    return product.modules(state, exercise)
+
+
+def golden(path: str, python: str) -> frozenset[str]:
+    """The committed list for one minor version: `name`, or `name 3.11 3.12` for those only."""
+    found = set()
+    with open(path, encoding="utf-8") as opened:
+        for line in opened:
+            name, *versions = line.partition("#")[0].split() or [""]
+            if name and (not versions or python in versions):
+                found.add(name)
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What an idle daemon did: bytes in all, wake-ups a minute."""
+
+    written: int
+    wakes_per_minute: float
+
+
+def idle(daemons: list[Daemon], *, seconds: float) -> list[Rest]:
+    """Watch daemons that nobody asks anything, all in the same span of time."""
+    for daemon in daemons:
+        daemon.hang_up()
+    for daemon in daemons:
+        measure.rest(daemon.pid)
+    before = [(measure.written_bytes(each.pid), measure.wakes(each.pid)) for each in daemons]
+    time.sleep(seconds)
+    found = []
+    for daemon, (written, wakes) in zip(daemons, before, strict=True):
+        more = measure.wakes(daemon.pid) - wakes
+        found.append(Rest(measure.written_bytes(daemon.pid) - written, more * 60 / seconds))
+    return found
