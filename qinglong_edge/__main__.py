@@ -56,12 +56,14 @@ SOURCE = "source.bz2"
 _DESCRIPTOR_MIN = 64  # a launch child lays out a task's descriptors below this number
 _EXIT_CORRUPT = 5  # as core.errors has it; that module is inside of what is damaged
 _DAMAGED = b"qinglong-edge: program_damaged: The program's file is damaged; install it again.\n"
-# joint, arguments, positional only, keyword only, stack, flags, first line, bytes of instructions,
-# bytes of exception table; then how many variables, cells, free variables, names, constants
-HEAD = struct.Struct("<4BHI3H5H")
+# joint, arguments, positional only, keyword only, code objects directly within, stack, flags, first
+# line, bytes of instructions, bytes of exception table; then how many variables, cells, free
+# variables, names, constants
+HEAD = struct.Struct("<5BHI3H5H")
 START = struct.Struct("<II")  # size, rows
-JOINTS = ("", ".", ".<locals>.")  # between the outer code's qualified name and the own name
+JOINTS = ("", ".", ".<locals>.")  # from the outer code's full name to the own; 0: the own alone
 _LINE = b"\xef\x00"  # a line table's entry: the next 8 instructions are of the same line
+_REST = (b"", *(bytes((_LINE[0] - 8 + rest, 0)) for rest in range(1, 8)))  # the last 1 to 7
 _Code: type[CodeType] = type((lambda: None).__code__)
 
 
@@ -72,7 +74,8 @@ class Damaged(ImportError):
 class _Assembly:
     """Puts one module's code objects together, each from its row of numbers, its words and bytes.
 
-    Line tables are not carried: every instruction is of the line on which its function begins.
+    Line tables are not carried: every instruction is of the line on which its function begins. (An
+    empty table would do for the interpreter, but the `traceback` module fails on it.)
     """
 
     def __init__(self, stream: bytes, place: tuple[int, ...], *, rows: int, file: str) -> None:
@@ -84,39 +87,51 @@ class _Assembly:
         self._file = file
 
     def code(self, outer: str = "") -> CodeType:
-        """The next code object and those within it; `outer` is the surrounding one's full name."""
-        end = self._head + self._rows * HEAD.size
-        head = HEAD.unpack(self._stream[self._head : end : self._rows])
+        """The next code object and those within it; `outer` is the surrounding one's full name.
+
+        Runs a thousand times at a start, hence no helpers.
+        """
+        stream, words = self._stream, self._words
+        row = HEAD.unpack(stream[self._head : self._head + self._rows * HEAD.size : self._rows])
         self._head += 1
-        joint, arguments, positional, keywords, stack, flags, line, instructions, table = head[:9]
-        text, exceptions = self._bytes(instructions), self._bytes(table)
-        own, variables, cells, free, names, constants = map(self._take, (1, *head[9:]))
-        name = full = str(own[0])
-        if joint:
-            full = f"{outer}{JOINTS[joint]}{name}"
-        else:
-            name = full.rpartition(".")[2]
-        if list in map(type, constants):
-            constants = tuple([self.code(full) if type(c) is list else c for c in constants])
-        numbers = (arguments, positional, keywords, len(variables), stack, flags)
-        rest = (line, _lines(instructions), exceptions, free, cells)
-        return _Code(*numbers, text, constants, names, variables, self._file, name, full, *rest)
-
-    def _take(self, count: int) -> tuple[Any, ...]:
-        begin = self._word
-        self._word += count
-        return self._words[begin : self._word]
-
-    def _bytes(self, count: int) -> bytes:
+        joint, arguments, positional, keywords, within, stack, flags, line = row[:8]
+        instructions, exceptions, variables, cells, free, names, constants = row[8:]
         begin = self._byte
-        self._byte += count
-        return self._stream[begin : self._byte]
-
-
-def _lines(instructions: int) -> bytes:
-    """The shortest whole line table; an empty one makes the `traceback` module fail."""
-    full, rest = divmod(instructions // 2, 8)
-    return _LINE * full + (bytes((_LINE[0] - 8 + rest, 0)) if rest else b"")
+        end = begin + instructions
+        self._byte = end + exceptions
+        text, table = stream[begin:end], stream[end : self._byte]
+        a = self._word + 1  # words[a:b] are the variables, and so on
+        b = a + variables
+        c = b + cells
+        d = c + free
+        e = d + names
+        f = self._word = e + constants
+        name = full = words[a - 1]
+        if joint:
+            full = outer + JOINTS[joint] + name
+        values = words[e:f]
+        if within:
+            values = tuple([self.code(full) if type(v) is list else v for v in values])
+        return _Code(
+            arguments,
+            positional,
+            keywords,
+            variables,
+            stack,
+            flags,
+            text,
+            values,
+            words[d:e],
+            words[a:b],
+            self._file,
+            name,
+            full,
+            line,
+            _LINE * (instructions >> 4) + _REST[instructions >> 1 & 7],
+            table,
+            words[c:d],
+            words[b:c],
+        )
 
 
 class Contents:

@@ -18,7 +18,7 @@ import os
 from qinglong_edge.app import profiles, program, state
 from qinglong_edge.app.preview import Zones
 from qinglong_edge.artifact.logs import LogStore
-from qinglong_edge.core.errors import EdgeError, Refused
+from qinglong_edge.core.errors import EdgeError, Refused, Unavailable
 from qinglong_edge.core.ids import IdSource
 from qinglong_edge.execution.control import Control
 from qinglong_edge.execution.coordinator import Coordinator
@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qinglong_edge.app.state import Config, Place
+    from qinglong_edge.core.plan import LaunchPlan
     from qinglong_edge.core.profile import Profile
     from qinglong_edge.core.run import Run
+    from qinglong_edge.process.launcher import Launch
 
 PAUSED_SETTING = "paused"
 
@@ -65,6 +67,20 @@ class Parts:
         self.open_store: Callable[..., Store] = Store
         self.tools_path = TOOLS_PATH
         self.shell = "/bin/sh"
+
+
+class _Launcher(Launcher):
+    """Puts its wrapper back where a full disk or somebody's tidying left none."""
+
+    def begin(self, plan: LaunchPlan, fact_paths: tuple[str, str] | None) -> Launch:
+        """As the launcher's own."""
+        try:
+            return super().begin(plan, fact_paths)
+        except Unavailable as error:
+            if error.code != "wrapper_missing":
+                raise
+        wrapper.install(self._wrapper_path)
+        return super().begin(plan, fact_paths)
 
 
 class Runtime:
@@ -148,7 +164,7 @@ class Runtime:
 
     def _launcher(self) -> Launcher:
         parts = self.parts
-        return Launcher(
+        return _Launcher(
             parts.spawner,
             parts.processes,
             self.inspector,
@@ -220,9 +236,16 @@ class Runtime:
             call(run)
 
     def prepare_launching(self) -> None:
-        """What a launch needs in the runtime directory; asked for before the first one."""
+        """What a launch needs in the runtime directory; asked for before the first one.
+
+        A full disk is no reason for a daemon not to start: the launches then wait for room.
+        """
         state.prepare_runtime(self.where, self.parts.files)
-        wrapper.install(self.where.wrapper)
+        try:
+            wrapper.install(self.where.wrapper)
+        except Unavailable:
+            if not self.daemon:
+                raise
 
     def recover(self) -> None:
         """The start pass, before anything is admitted."""

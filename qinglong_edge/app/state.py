@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import time
 
 from qinglong_edge.app import profiles
@@ -125,10 +126,18 @@ def initialise(where: Place, profile_name: str, *, at_ms: int, files: Files | No
 
 
 def _make_directory(path: str, files: Files) -> None:
-    if os.path.lexists(path) and not os.path.isdir(path):
-        raise Invalid("state_not_directory", "The state path is not a directory.")
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    if os.path.lexists(path):
+        _check_directory(path)
     files.make_private_directory(path)
+
+
+def _check_directory(path: str) -> None:
+    found = os.stat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        raise Invalid("state_not_directory", "The state path is not a directory.")
+    if found.st_uid != os.geteuid():
+        raise Refused("state_forbidden", "The state directory belongs to another user.")
 
 
 def _check_empty(where: Place) -> None:
@@ -187,12 +196,13 @@ def read_config(where: Place, files: Files) -> Config:
     `Refused` (`state_missing`), `Invalid` (`state_not_directory`), `Corrupt` for a damaged one.
     """
     try:
-        if not os.path.lexists(where.state):
-            raise Refused("state_missing", "There is no state directory here; `init` makes one.")
-        if not os.path.isdir(where.state):
-            raise Invalid("state_not_directory", "The state path is not a directory.")
+        _check_directory(where.state)
         files.check_private_directory(where.state)
         found = _config(where, files)
+    except FileNotFoundError:
+        raise Refused(
+            "state_missing", "There is no state directory here; `init` makes one."
+        ) from None
     except OSError as error:
         raise _place_error(error) from None
     if found is None:

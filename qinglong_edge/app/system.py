@@ -11,7 +11,7 @@ import os
 from qinglong_edge.app import preview
 from qinglong_edge.app.params import Params
 from qinglong_edge.app.runtime import PAUSED_SETTING
-from qinglong_edge.app.tasks import DEFAULT_PATH, add, default_zone
+from qinglong_edge.app.tasks import DEFAULT_PATH, Wanted, default_zone, prepare, publish
 from qinglong_edge.core.commit import Commit
 from qinglong_edge.core.errors import EdgeError, Invalid
 from qinglong_edge.core.limits import IMPORT_BYTES_MAX
@@ -19,7 +19,6 @@ from qinglong_edge.system import users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from qinglong_edge.app.rpc import Peer
     from qinglong_edge.app.runtime import Runtime
     from qinglong_edge.app.views import Document
     from qinglong_edge.core.crontab import Imported
@@ -118,11 +117,11 @@ def cron_next(runtime: Runtime, params: Params) -> Document:
 
 
 def import_crontab(runtime: Runtime, params: Params) -> Document:
-    """`import.crontab`: tasks from a crontab, line by line; a second import changes nothing."""
+    """`import.crontab`: judged line by line, written in one commit; again it changes nothing."""
     from qinglong_edge.core import crontab
 
     try:
-        data = binascii.a2b_base64(params.text("data"))
+        data = binascii.a2b_base64(params.text("data"), strict_mode=True)
     except ValueError:
         raise Invalid("param_invalid", "A parameter is not base64.", param="data") from None
     if len(data) > IMPORT_BYTES_MAX:
@@ -141,15 +140,28 @@ def import_crontab(runtime: Runtime, params: Params) -> Document:
     )
     imported: list[Document] = []
     refused = list(plan.refused)
+    wanted: dict[str, Wanted] = {}
     for line in plan.tasks:
+        there = line.name in wanted or runtime.store.tasks.find(line.name) is not None
         try:
-            imported.append(
-                _import_line(
-                    runtime, line, params.peer, user=user, dialect=dialect, dry_run=dry_run
-                )
-            )
+            if not there:
+                asked = _asked(line, user=user, dialect=dialect)
+                wanted[line.name] = prepare(runtime, Params(asked, params.peer))
         except EdgeError as error:
             refused.append({"line": line.line, "code": error.code, "message": error.message})
+            continue
+        imported.append(
+            {
+                "line": line.line,
+                "task": line.name,
+                "kind": "boot" if line.boot else "cron",
+                "expression": line.expression,
+                "zone": None if line.boot else line.zone,
+                "outcome": "idempotent" if there else "inserted",
+            }
+        )
+    if not dry_run:
+        publish(runtime, list(wanted.values()))
     warnings = list(plan.warnings)
     if imported:
         warnings.append(
@@ -163,41 +175,24 @@ def import_crontab(runtime: Runtime, params: Params) -> Document:
     return {"imported": imported, "refused": refused, "warnings": warnings, "dry_run": dry_run}
 
 
-def _import_line(
-    runtime: Runtime, line: Imported, peer: Peer, *, user: str, dialect: str, dry_run: bool
-) -> Document:
-    """One line becomes one task, unless it is there already."""
+def _asked(line: Imported, *, user: str, dialect: str) -> dict[str, object]:
+    """The parameters of `task.add` that a line stands for."""
     from qinglong_edge.core.crontab import DEFAULT_PATHS
 
-    told: Document = {
-        "line": line.line,
-        "task": line.name,
-        "kind": "boot" if line.boot else "cron",
-        "expression": line.expression,
-        "zone": None if line.boot else line.zone,
-    }
-    if runtime.store.tasks.find(line.name) is not None:
-        return {**told, "outcome": "idempotent"}
     environment = {
         "HOME": users.home(),
         "LOGNAME": user,
         "USER": user,
         "PATH": DEFAULT_PATHS.get(dialect, DEFAULT_PATH),
         **dict(line.environment),
+        "SHELL": line.shell,
     }
-    environment["SHELL"] = line.shell
-    wanted: dict[str, object] = {
+    return {
         "name": line.name,
         "argv": [line.shell, "-c", line.command],
         "environment": environment,
         "cwd": environment["HOME"],
         "zone": line.zone,
+        "boot": line.boot,
+        "cron": [] if line.boot else [line.expression],
     }
-    if line.boot:
-        wanted["boot"] = True
-    else:
-        wanted["cron"] = [line.expression]
-    if dry_run:
-        wanted["dry_run"] = True
-    add(runtime, Params(wanted, peer))
-    return {**told, "outcome": "inserted"}

@@ -174,13 +174,30 @@ def recipe_of(
     return recipe.from_bindings([*kept, *(recipe.public(*pair) for pair in values.items())])
 
 
-def add(runtime: Runtime, params: Params) -> Document:
-    """`task.add`: a new task, or with `replace` a new revision of an existing one.
+class Wanted:
+    """A checked definition on its way into the state; `existing` is the task that it revises."""
 
-    With `dry_run` everything is checked and nothing is written.
-    """
+    __slots__ = ("definition", "environment", "existing", "name", "triggers")
+
+    def __init__(
+        self,
+        existing: Task | None,
+        name: str,
+        definition: Definition,
+        triggers: tuple[Trigger, ...],
+        environment: Recipe,
+    ) -> None:
+        self.existing = existing
+        self.name = name
+        self.definition = definition
+        self.triggers = triggers
+        self.environment = environment
+
+
+def prepare(runtime: Runtime, params: Params) -> Wanted:
+    """What `task.add` asks for, checked whole; nothing is written."""
     name = check_name(params.text("name"))
-    replace, dry_run = params.flag("replace"), params.flag("dry_run")
+    replace = params.flag("replace")
     definition = Edit(params, None).definition()
     triggers = triggers_of(runtime, params, ())
     environment = recipe_of(params.mapping("environment"), None)
@@ -188,32 +205,37 @@ def add(runtime: Runtime, params: Params) -> Document:
     existing = runtime.store.tasks.find(name)
     if existing is not None and not replace:
         raise Refused("task_exists", "There is a task of that name already.")
-    if dry_run:
-        return {"task": name, "context_ref": environment.context_ref}
-    return _publish(runtime, existing, name, definition, triggers, environment)
+    return Wanted(existing, name, definition, triggers, environment)
 
 
-def _publish(
-    runtime: Runtime,
-    existing: Task | None,
-    name: str,
-    definition: Definition,
-    triggers: tuple[Trigger, ...],
-    environment: Recipe,
-) -> Document:
-    tasks, now_ms = runtime.store.tasks, runtime.parts.clock.wall_ms()
+def publish(runtime: Runtime, wanted: list[Wanted]) -> list[Task]:
+    """Write definitions in one commit, all or none, and let the scheduler take them up."""
     with runtime.store.database.write():
-        task = tasks.insert(name, now_ms) if existing is None else existing
-        task = tasks.append(
-            task, definition, triggers, environment, at_ms=now_ms, boot_id=runtime.boot_id
-        )
-    _refresh(runtime, task)
+        done = [_append(runtime, each) for each in wanted]
+    if runtime.daemon and len(done) == 1:
+        runtime.scheduler.refresh(done[0].number)
+    elif runtime.daemon and done:
+        runtime.scheduler.load()
+        runtime.scheduler.look()
+    return done
+
+
+def _append(runtime: Runtime, wanted: Wanted) -> Task:
+    tasks, now_ms = runtime.store.tasks, runtime.parts.clock.wall_ms()
+    return tasks.append(
+        tasks.insert(wanted.name, now_ms) if wanted.existing is None else wanted.existing,
+        wanted.definition,
+        wanted.triggers,
+        wanted.environment,
+        at_ms=now_ms,
+        boot_id=runtime.boot_id,
+    )
+
+
+def add(runtime: Runtime, params: Params) -> Document:
+    """`task.add`: a new task, or with `replace` a new revision of an existing one."""
+    (task,) = publish(runtime, [prepare(runtime, params)])
     return revision_document(runtime, task)
-
-
-def _refresh(runtime: Runtime, task: Task) -> None:
-    if runtime.daemon:
-        runtime.scheduler.refresh(task.number)
 
 
 def revision_document(runtime: Runtime, task: Task) -> Document:
@@ -242,32 +264,23 @@ def change(runtime: Runtime, params: Params) -> Document:
         unset=params.texts("unset_environment") or (),
     )
     params.end()
-    return _publish(runtime, task, task.name, definition, triggers, environment)
+    wanted = Wanted(task, task.name, definition, triggers, environment)
+    return revision_document(runtime, publish(runtime, [wanted])[0])
 
 
 def _move_all(runtime: Runtime, params: Params) -> Document:
     zone = runtime.zones.open(params.text("zone")).text
     params.end()
-    tasks, now_ms, moved = runtime.store.tasks, runtime.parts.clock.wall_ms(), []
-    with runtime.store.database.write():
-        for task in list(tasks.all()):
-            revision = tasks.revision(task.number, task.revision)
-            triggers = tuple(
-                each.replace(number=0, zone=zone if each.kind == CRON else each.zone)
-                for each in tasks.triggers(task.number)
-            )
-            moved.append(
-                tasks.append(
-                    task,
-                    revision.definition,
-                    triggers,
-                    tasks.recipe(revision.recipe_number),
-                    at_ms=now_ms,
-                    boot_id=runtime.boot_id,
-                )
-            )
-    for task in moved:
-        _refresh(runtime, task)
+    tasks, wanted = runtime.store.tasks, []
+    for task in list(tasks.all()):
+        revision = tasks.revision(task.number, task.revision)
+        triggers = tuple(
+            each.replace(number=0, zone=zone if each.kind == CRON else each.zone)
+            for each in tasks.triggers(task.number)
+        )
+        environment = tasks.recipe(revision.recipe_number)
+        wanted.append(Wanted(task, task.name, revision.definition, triggers, environment))
+    moved = publish(runtime, wanted)
     return {"tasks": [revision_document(runtime, task) for task in moved]}
 
 

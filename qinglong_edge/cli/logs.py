@@ -100,7 +100,7 @@ def _split(data: bytes) -> tuple[bytes, bytes]:
         return data[:-1], data[-1:]
     for back in range(1, min(4, len(data) + 1)):
         lead = data[-back]
-        if lead >= 0xC0 and back < (2 if lead < 0xE0 else 3 if lead < 0xF0 else 4):
+        if 0xC0 <= lead < 0xF8 and back < (2 if lead < 0xE0 else 3 if lead < 0xF0 else 4):
             return data[:-back], data[-back:]
         if not 0x80 <= lead < 0xC0:
             break

@@ -197,7 +197,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = build()
     options = parser.parse_args(arguments)
     if options.command is None and not options.version:
-        parser.print_help(sys.stderr)
+        if not options.json:
+            parser.print_help(sys.stderr)
         raise Invalid("usage", "A command is missing; see --help")
     if argv is not None and getattr(options, "verb", None) not in ("add", "set"):
         raise Invalid("usage", "Only `task add` and `task set` take a command after --.")

@@ -1,6 +1,6 @@
 """Civil dates as whole numbers: days since 1970-01-01 in the proleptic Gregorian calendar.
 
-Owns the arithmetic that cron and the zones share. No clock, no zone, no limits: any whole number
+Owns the arithmetic of cron. No clock, no zone, no limits: any whole number
 is a day, and the year 10000 needs no exception. Weekdays count from Sunday = 0, as cron does.
 """
 

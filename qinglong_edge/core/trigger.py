@@ -1,11 +1,8 @@
-"""Durations as a person writes them, and the rhythm of an `every` trigger.
+"""Durations as a person writes them, among them the period of an `every` trigger.
 
 Owns the duration grammar: `1d`, `2h`, `5m`, `30s`, `500ms`, or several of these from the longest to
 the shortest, each once (`1h30m`). A bare number has no unit and is refused, so that nobody has to
 know whether it means seconds; only `0` stands for itself.
-
-An `every` trigger counts on the monotonic clock from its anchor. It never drifts and never catches
-up: whatever was missed, the next occurrence is the next multiple of its period.
 """
 
 from __future__ import annotations
@@ -56,12 +53,3 @@ def format_duration(ms: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0"
-
-
-def next_every_ms(after_ms: int, *, anchor_ms: int, every_ms: int) -> int:
-    """The first `anchor_ms + k * every_ms` (k >= 1) strictly later than `after_ms`, milliseconds.
-
-    All three are on one clock, the monotonic one for a trigger.
-    """
-    periods = (after_ms - anchor_ms) // every_ms + 1
-    return anchor_ms + max(periods, 1) * every_ms

@@ -1,18 +1,13 @@
 """A time zone: which offset holds at an instant, and around it.
 
-Owns the way from a stored text to the standard library's ``zoneinfo``, which evaluates every zone:
+The standard library's ``zoneinfo`` evaluates every zone but UTC: from the TZif bytes (RFC 8536)
+that the caller read, or from a TZif file made in memory whose footer is a POSIX TZ string such as
+``CST-8``, for OpenWrt has no zone data. It trusts what it reads, and reads some rules otherwise
+than the C library: the date form `n`, `J59`, minutes of a negative time, dates around New Year.
+Data that it would stumble over and rules that it would misread are refused.
 
-| text                  | evaluated from                                                        |
-|-----------------------|-----------------------------------------------------------------------|
-| ``UTC``, ``GMT0``     | nothing; ``zoneinfo`` is not even loaded                              |
-| ``Asia/Shanghai``     | the TZif bytes (RFC 8536) that the caller read                        |
-| ``CST-8``             | a TZif file made in memory, whose footer is that string: OpenWrt has  |
-|                       | no zone data                                                          |
-
-``zoneinfo`` trusts what it reads, and it reads some rules of a POSIX string otherwise than the C
-library does: the date form `n`, `J59`, minutes of a negative time, dates around New Year. Data it
-would stumble over and rules it would misread are refused. Nothing depends on the zone or the locale
-of this process. Instants and offsets are whole seconds unless named.
+Nothing depends on the zone or the locale of this process. Instants and offsets are whole seconds
+unless named.
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ _NAME = r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]{3,}>)"
 _CLOCK = r"(?::[0-5][0-9]){0,2}"
 _OFFSET = rf"[+-]?(?:2[0-3]|[01]?[0-9]){_CLOCK}"
 _DAY = r"(?:M(?:1[0-2]|0?[1-9])\.[1-5]\.[0-6]|J(?!0?59\b)[0-9]{1,3})"
-_DATE = rf"{_DAY}(?:/(?:\+?(?:16[0-7]|1[0-5][0-9]|[0-9]{{1,2}}){_CLOCK}|-[0-9]{{1,2}}))?"
+_DATE = rf"{_DAY}(?:/(?:\+?[0-9]{{1,2}}{_CLOCK}|-[0-9]{{1,2}}))?"
 _POSIX = re.compile(
     rf"(?!{_NAME}-23[0-9:]*{_NAME}(?:,|$))"  # an hour more would make a whole day
     rf"{_NAME}{_OFFSET}(?P<daylight>{_NAME}(?:{_OFFSET})?(?P<dates>,{_DATE},{_DATE})?)?"
@@ -125,15 +120,14 @@ def open_zone(text: str, tzif: bytes | None = None) -> Zone:
 def parse_posix(text: str) -> bytes:
     """A TZif file that holds nothing but a POSIX TZ string for all time.
 
-    Offsets stay below 24 h, rule times within 167 h. Invalid zone_invalid.
+    Offsets stay below 24 h, rule times within 100 h. Invalid zone_invalid.
     """
     match = _posix(text)
     if match is None:
-        raise Invalid(
-            "zone_invalid",
-            "The time zone is not a POSIX TZ string with dates as Mm.w.d or Jn, such as "
-            "CET-1CEST,M3.5.0,M10.5.0/3.",
-        )
+        message = "The time zone is neither a zone name nor a POSIX TZ string."
+        if "," in text:
+            message = "The dates of a daylight rule are Mm.w.d or Jn, away from New Year."
+        raise Invalid("zone_invalid", message)
     rule = text + _DEFAULT_RULES if match["daylight"] and not match["dates"] else text
     block = _HEADER.pack(b"TZif2", 0, 0, 0, 0, 1, 4) + struct.pack(">ibB4s", 0, 0, 0, b"LMT")
     return block * 2 + b"\n" + rule.encode("ascii") + b"\n"
@@ -148,7 +142,7 @@ def _posix(text: str) -> re.Match[str] | None:
     match = _POSIX.fullmatch(text) if len(text) <= ZONE_TEXT_CHARACTERS_MAX else None
     if match and match["dates"]:
         first, last = sorted(map(_day_of_year, text.split(",")[1:]))
-        if first < 8 or last > 355 or not 40 <= last - first <= 325:
+        if first < 8 or last > 355 or not 25 <= last - first <= 340:
             return None
     return match
 
@@ -166,8 +160,8 @@ def _decode(tzif: bytes) -> Callable[[int], int]:
     from zoneinfo import ZoneInfo
 
     try:
-        last = _check(tzif)
-        zone = ZoneInfo.from_file(BytesIO(tzif))
+        last, plain = _check(tzif)
+        zone = ZoneInfo.from_file(BytesIO(plain))
         epoch, one = datetime(1970, 1, 1, tzinfo=zone), timedelta(seconds=1)
 
         def offset(second: int) -> int:
@@ -181,10 +175,12 @@ def _decode(tzif: bytes) -> Callable[[int], int]:
     return offset
 
 
-def _check(tzif: bytes) -> int:
-    """The last change (0 if none) of TZif bytes without leap seconds; ValueError if damaged.
+def _check(tzif: bytes) -> tuple[int, bytes]:
+    """The last change (0 if none) of TZif bytes, and the bytes without daylight flags and names.
 
-    Every count, index and offset is checked here, and the order of the changes.
+    ValueError for leap seconds and damage: every count, index and offset is checked here, and the
+    order of the changes. `zoneinfo` guesses from the flags what nobody asks here, and may read
+    beyond its memory then.
     """
     version, end = tzif[4:5], 0
     for width in (4,) if version == b"\0" else (4, 8):
@@ -209,7 +205,8 @@ def _check(tzif: bytes) -> int:
         before, rule, _later = tzif[end:].split(b"\n", 2)
         if before or (rule and not _posix(rule.decode("ascii"))):
             raise ValueError
-    return last
+    names_at = types_at + types * 6
+    return last, tzif[:types_at] + struct.pack(">" + "i2x" * types, *offsets) + tzif[names_at:]
 
 
 def _window(offset: Callable[[int], int], start: int) -> Span:

@@ -19,19 +19,18 @@ POSIXLY_CORRECT).
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 
 from qinglong_edge.core.canonical import sha256_hex
 from qinglong_edge.core.errors import Corrupt, Unavailable
 from qinglong_edge.core.limits import WRAPPER_BYTES_MAX
+from qinglong_edge.system.memory import memory_file, sealed
 
 WRAPPER_SHA256 = "3a5eae7f2238b0bec44a39a73dd9ea564dc29bd9d750e3cfb19df773daf85e54"
 WRAPPER_FILE_MODE = 0o500
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO never blocks us
-_NO_MEMFD = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL)
 _SYNC_TOOLS = ("fsync", "sync")
 _ABSENT = "/nonexistent"
 
@@ -68,7 +67,7 @@ def open_verified(path: str) -> int:
             data = _read_checked(fd)
             if sha256_hex(data) != WRAPPER_SHA256:
                 raise Corrupt("wrapper_drift", "The wrapper is not the reviewed one.")
-            sealed = _seal(data)
+            copy = sealed("ql3-wrapper", data)
         except BaseException:
             os.close(fd)
             raise
@@ -80,10 +79,10 @@ def open_verified(path: str) -> int:
         raise Unavailable(
             "wrapper_unreadable", "The wrapper cannot be read.", errno=_name(error)
         ) from None
-    if sealed is None:
+    if copy is None:
         return fd
     os.close(fd)
-    return sealed
+    return copy
 
 
 def probe_sync(tools: str) -> str:
@@ -96,7 +95,7 @@ def probe_sync(tools: str) -> str:
     Unavailable `sync_tool_missing` if nothing syncs. Asked once at start; takes as long as a sync.
     """
     everything = ""
-    memory = _memory_file("ql3-probe")
+    memory = memory_file("ql3-probe")
     try:
         for name in _SYNC_TOOLS:
             program = _found(name, tools)
@@ -171,35 +170,6 @@ def _read_checked(fd: int) -> bytes:
     if len(data) != found.st_size:
         raise Corrupt("wrapper_unsafe", "The wrapper changes its size while it is read.")
     return bytes(data)
-
-
-def _seal(data: bytes) -> int | None:
-    """A memory file that holds `data` for ever, or None where the kernel has no such thing."""
-    fd = _memory_file("ql3-wrapper")
-    if fd is None:
-        return None
-    try:
-        _write(fd, data)
-        fcntl.fcntl(
-            fd,
-            fcntl.F_ADD_SEALS,
-            fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL,
-        )
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _memory_file(name: str) -> int | None:
-    try:
-        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except AttributeError:
-        return None  # built for a C library without it
-    except OSError as error:
-        if error.errno in _NO_MEMFD:
-            return None
-        raise
 
 
 def _write(fd: int, data: bytes) -> None:

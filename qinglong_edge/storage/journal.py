@@ -79,11 +79,17 @@ class ReceiptJournal:
         cursor = self._database.execute(
             """
             UPDATE receipt_journal
-            SET state = 'quarantined', quarantine_ref = ?1, updated_at_ms = max(updated_at_ms, ?2),
-                purge_after_ms = max(updated_at_ms, ?2, ?3)
-            WHERE run_number = ?4 AND attempt = ?5 AND state = 'pending'
+            SET state = 'quarantined', quarantine_ref = ?, updated_at_ms = max(updated_at_ms, ?),
+                purge_after_ms = max(updated_at_ms, ?)
+            WHERE run_number = ? AND attempt = ? AND state = 'pending'
             """,
-            (reference, updated_at_ms, purge_after_ms, key.run_number, key.attempt),
+            (
+                reference,
+                updated_at_ms,
+                max(updated_at_ms, purge_after_ms),
+                key.run_number,
+                key.attempt,
+            ),
         )
         if cursor.rowcount == 1:
             return

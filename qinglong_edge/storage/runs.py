@@ -145,10 +145,9 @@ class RunStore:
         """Runs, newest first, below the number `before`."""
         statement = f"""
             SELECT {_RUN_COLUMNS} FROM run
-            WHERE number < coalesce(?1, 9223372036854775807)
-              AND (?2 IS NULL OR task_number = ?2)
-              AND (?3 IS NULL OR status = ?3)
-            ORDER BY number DESC LIMIT ?4
+            WHERE number < coalesce(?, 9223372036854775807)
+              AND task_number = coalesce(?, task_number) AND status = coalesce(?, status)
+            ORDER BY number DESC LIMIT ?
         """
         values = (before, task_number, status, max(1, min(limit, PAGE_MAX)))
         return [_run(row) for row in self._database.rows(statement, values)]

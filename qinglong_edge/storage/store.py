@@ -11,7 +11,6 @@ Owns `edge.db` from creation to close. Promises:
 from __future__ import annotations
 
 import os
-import stat
 
 from qinglong_edge.core.errors import Corrupt, Refused
 from qinglong_edge.storage import migrations
@@ -132,13 +131,11 @@ class Store:
 
 def _check_present(path: str) -> None:
     """A look by path only: opening the file here would drop SQLite's locks on closing it."""
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        raise Refused("state_missing", "There is no database here; `init` makes one.") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not os.path.lexists(path):
+        raise Refused("state_missing", "There is no database here; `init` makes one.")
+    if os.path.islink(path) or not os.path.isfile(path):
         raise Corrupt("file_unsafe", "The database is not a regular file.")
-    if found.st_size == 0:
+    if os.path.getsize(path) == 0:
         raise Corrupt("database_corrupt", "The database file is empty; it was kept.")
 
 

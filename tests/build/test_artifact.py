@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import bz2
-import gc
 import json
 import os
 import shutil
 import stat
 import subprocess
 import sys
-import tracemalloc
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import CodeType, ModuleType
 
 import pytest
 
 from qinglong_edge import __main__ as first
 from tests.support import ROOT
-from tests.tools import builder, bytecode, gates, sample
+from tests.tools import builder, gates, sample
 
 FLAGS = ("-I", "-S")
-DATA = {f"qinglong_edge/{name}" for name in ("build.json", "process/wrapper.sh", "profiles.json")}
 # Says how it came to be, and how an exception looks in it.
 LATE = '''"""Documented."""
 import traceback
@@ -128,14 +123,6 @@ def pythons() -> list[str]:
     return found
 
 
-def within(code: CodeType) -> Iterator[CodeType]:
-    """A code object and all inside it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from within(constant)
-
-
 def test_this_tree_keeps_its_budget_of_bytes_and_files(tmp_path: Path) -> None:
     """ADR-0069 verification 9: bytes and files of the artifact."""
     artifact = built(ROOT, tmp_path / "a.pyz")
@@ -170,89 +157,6 @@ def test_the_carried_sources_are_the_trees_to_the_byte(tmp_path: Path) -> None:
     assert set(names) == {name for name in on_disk if name.split("/")[1] not in builder.ELSEWHERE}
     for name in names:
         assert (tmp_path / "sources" / name).read_bytes() == Path(ROOT, name).read_bytes()
-
-
-def test_every_module_is_there_as_source_and_as_byte_code(tmp_path: Path) -> None:
-    built(ROOT, tmp_path / "a.pyz")
-    with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
-        names = archive.namelist()
-        assert archive.testzip() is None
-        code = first.Contents(first.CODE, zlib.decompress(archive.read(first.CODE)))
-        source = first.Contents(first.SOURCE, bz2.decompress(archive.read(first.SOURCE)))
-    assert names == sorted({"__main__.py", "__main__.pyc", first.CODE, first.SOURCE} | DATA)
-    assert code.index.keys() == source.index.keys()
-    assert len(code.index) > 80
-    for name in code.index:
-        made = code.code(name, "file")
-        assert bytecode.same(made, bytecode.compiled("file", source.text(name)))
-        for inner in within(made):
-            assert inner.co_filename == "file"
-            assert {line for _, _, line in inner.co_lines()} == {inner.co_firstlineno}
-            assert len(list(inner.co_positions())) == len(inner.co_code) // 2
-
-
-def test_byte_code_lacks_what_only_people_and_type_checkers_read() -> None:
-    source = b'''"""Said of the module."""
-from __future__ import annotations
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-else:
-    kept = 1
-class A:
-    """Said of the class."""
-    x: SomeType = 2
-    if TYPE_CHECKING:
-        from typing import Never
-def f(a: SomeType, *, b: SomeType) -> SomeType:
-    """Said of the function."""
-    assert a, "never"
-    c: SomeType = a
-    return c
-'''
-    code = bytecode.compiled("file", source)
-    told = " ".join(repr((inner.co_consts, inner.co_names)) for inner in within(code))
-    for absent in ("Said", "SomeType", "never", "Any", "Never"):
-        assert absent not in told
-    module: dict[str, object] = {"__name__": "m"}
-    exec(code, module)  # noqa: S102
-    assert module["kept"] == 1
-    made = module["A"]
-    assert isinstance(made, type)
-    assert list(made.__annotations__) == ["x"]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def f():\n    return [[(a, b) for a in x] for b in {c for c in y}]\n",
-        "class A:\n    class B:\n        def f(self):\n            return lambda: self.__class__\n",
-        "def f(a, /, b, *c, d=1, **e):\n    def g():\n        nonlocal b\n        b = a, c, d, e\n",
-        "def f():\n    global g\n    def g():\n        def h(): pass\n",
-        "x = (1, 1.0, True, None, ..., b'', 'a', (2, ()), 1j)\ny = x in {1, 'b'}\n",
-        "async def f():\n    async with a: yield [b async for b in c]\n",
-        "def f():\n    try:\n        g()\n    except* OSError: pass\n",
-        "\n".join(f"name_{number} = {number * 1000}" for number in range(400)),
-    ],
-)
-def test_code_of_every_shape_is_read_back_as_it_was(source: str) -> None:
-    files = {"qinglong_edge/__init__.py": b"", "qinglong_edge/a.py": source.encode()}
-    code, text = bytecode.streams(first, files)
-    made = first.Contents(first.CODE, code).code("qinglong_edge.a", "a.py")
-    assert bytecode.same(made, bytecode.compiled("a.py", source.encode()))
-    assert first.Contents(first.SOURCE, text).text("qinglong_edge.a") == source.encode()
-
-
-def test_a_difference_in_code_is_seen() -> None:
-    def code(source: str) -> CodeType:
-        return bytecode.compiled("a.py", source.encode())
-
-    plain = "def f():\n    def g(x): return 1\n"
-    assert bytecode.same(code(plain), code(plain.replace("return", "\\\n return")))
-    for other in ("return 2", "return True", "return 1.0", "return x", "yield"):
-        assert not bytecode.same(code(plain), code(plain.replace("return 1", other)))
-    assert not bytecode.same(code(plain), code(plain + "x = 1\n"))
-    assert not bytecode.same(code(plain), code(plain.replace("g(x)", "h(x)")))
 
 
 def test_the_same_sources_give_the_same_bytes_whatever_is_around_them(tmp_path: Path) -> None:
@@ -347,25 +251,6 @@ def test_after_the_release_nothing_is_held_and_late_imports_still_work(
     assert str(said["file"]).startswith("/proc/self/fd/")
 
 
-def test_the_release_gives_the_memory_back_at_once(tmp_path: Path) -> None:
-    built(ROOT, tmp_path / "a.pyz")
-    bundle = first.Bundle(str(tmp_path / "a.pyz"))
-    gc.collect()
-    gc.disable()
-    tracemalloc.start()
-    try:
-        assert bundle.is_package("qinglong_edge.core")
-        held = tracemalloc.get_traced_memory()[0]
-        bundle.release()
-        assert bundle.is_package("qinglong_edge.core")
-        left = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-        gc.enable()
-    assert held > 250_000
-    assert left < 10_000
-
-
 def test_a_relative_path_and_a_changed_directory_do_not_matter(tmp_path: Path) -> None:
     built(sample.tree(str(tmp_path / "tree")), tmp_path / "a.pyz")
     said = answered([sys.executable, *FLAGS, "a.pyz"], lambda: None, cwd=str(tmp_path))
@@ -428,44 +313,6 @@ def test_the_loader_brings_no_module_but_its_own_few(tmp_path: Path) -> None:
     few = {"__future__", "_struct", "fcntl", "marshal", "struct", "zipimport", "zlib"}
     assert loaded - without <= ours | few
     assert ours <= loaded
-
-
-def test_a_carried_module_knows_what_and_where_it_is(tmp_path: Path) -> None:
-    built(sample.tree(str(tmp_path / "tree")), tmp_path / "a.pyz")
-    archive = str(tmp_path / "a.pyz")
-    bundle = first.Bundle(archive)
-    for name, package in [("qinglong_edge", True), ("qinglong_edge.app.program", False)]:
-        stem = f"{archive}/{name.replace('.', '/')}"
-        spec = bundle.find_spec(name)
-        assert spec is not None
-        assert (spec.name, spec.has_location) == (name, True)
-        assert id(spec.loader) == id(bundle)
-        assert spec.origin == (f"{stem}/__init__.py" if package else f"{stem}.py")
-        assert spec.submodule_search_locations == ([stem] if package else None)
-        assert spec.parent == (name if package else "qinglong_edge.app")
-        assert spec.cached == f"{archive}/{first.CODE}"
-        assert bundle.is_package(name) is package
-        module = ModuleType(name)
-        module.__spec__ = spec
-        module.__dict__["__file__"] = spec.origin
-        bundle.exec_module(module)
-        assert spec.loader_state is None
-        with pytest.raises(ImportError, match="after it was found"):
-            bundle.exec_module(module)
-    assert vars(module)["_PACKAGE"] == f"{archive}/qinglong_edge"
-
-
-def test_what_is_not_carried_is_left_to_others(tmp_path: Path) -> None:
-    built(sample.tree(str(tmp_path / "tree")), tmp_path / "a.pyz")
-    bundle = first.Bundle(str(tmp_path / "a.pyz"))
-    for name in ("json", "qinglong_edge.none", "qinglong_edge.app.none", "qinglong_edges"):
-        assert bundle.find_spec(name) is None
-        with pytest.raises(ImportError):
-            bundle.is_package(name)
-    assert bundle.get_data(f"{tmp_path}/a.pyz/qinglong_edge/process/wrapper.sh") == b"exit 0\n"
-    for path in (f"{tmp_path}/a.pyz/qinglong_edge/none", f"{tmp_path}/none", "none"):
-        with pytest.raises(OSError):
-            bundle.get_data(path)
 
 
 @pytest.mark.parametrize("how", ["byte", "short", "empty", "source byte", "source gone", "header"])

@@ -46,12 +46,8 @@ def grown(product: Product, home: Path) -> str:
 
 def weights(loaded: frozenset[str]) -> str:
     """The largest resident modules of ours, as bytes of source."""
-    found = []
-    for name in loaded:
-        stem = os.path.join(ROOT, *name.split("."))
-        for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
-            if name.startswith("qinglong_edge") and os.path.isfile(path):
-                found.append((os.path.getsize(path), name))
+    paths = {name: f"{os.path.join(ROOT, *name.split('.'))}.py" for name in loaded}
+    found = [(os.path.getsize(path), name) for name, path in paths.items() if os.path.isfile(path)]
     return ", ".join(f"{name} {size:,}" for size, name in sorted(found, reverse=True)[:8])
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def test_an_interrupted_demo_stops_everything(tmp_path: Path, number: signal.Sig
 def test_a_broken_promise_is_one_sentence_and_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(demo, "CRONTAB", "* * * * * echo one\nnonsense\n")
     assert demo.main([]) == 1
     told = capsys.readouterr()
@@ -81,7 +82,7 @@ def test_a_tree_that_cannot_be_built_is_one_sentence_and_status_1(
     def refuse(*_given: object, **_named: object) -> None:
         raise builder.BuildError("a module does not compile")
 
-    monkeypatch.setattr(demo.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(builder, "build", refuse)
     assert demo.main([]) == 1
     assert capsys.readouterr().err == "Not as promised: a module does not compile\n"

@@ -169,9 +169,9 @@ class Kit:
     def connect(self) -> socket.socket:
         """A client's end of the control socket."""
         sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(20)
         try:
             sock.connect(str(self.state / "run" / "control.sock"))
+            sock.settimeout(20)
         except BaseException:
             sock.close()
             raise

@@ -3,6 +3,7 @@
 Nothing here sleeps. Time moves only in `Loop.run_for`; a process does what the test says.
 """
 
+# ruff: noqa: ARG002 - a double takes what the real thing takes
 from __future__ import annotations
 
 import heapq
@@ -225,6 +226,7 @@ class Machine:
         self.pidfds = True
         self.unknown: str | None = None  # why nothing can be told of any process
         self.blind = False  # /proc cannot be read for sessions
+        self._signalling = False
         self._ticks = 100
         self._pid = 1_000
 
@@ -241,7 +243,8 @@ class Machine:
         """A descriptor became readable; a living owner takes its turn at once."""
         if self.loop is not None and fd in self.loop.watched:
             self.loop.ready.append(fd)
-            self.loop.turn()
+            if not self._signalling:
+                self.loop.turn()
 
     def restart(self) -> None:
         """Power off and on: no process is left."""
@@ -264,7 +267,9 @@ class Machine:
         process = self.processes.get(group)
         if process is None:
             return False
+        self._signalling = True  # what a signal does is noticed later
         process.signalled(number)
+        self._signalling = False
         return True
 
     # -- InspectorPort ----------------------------------------------------------------------------

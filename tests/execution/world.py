@@ -4,6 +4,7 @@
 and `start` gives it the next one on the same database. `order` records the effects of all owners.
 """
 
+# ruff: noqa: ARG002 - a double takes what the real thing takes
 from __future__ import annotations
 
 from pathlib import Path
@@ -321,7 +322,7 @@ class World:
         if self.loop is not None:
             self.loop.settle()
 
-    # -- tasks and runs -----------------------------------------------------------------------------
+    # -- tasks and runs ---------------------------------------------------------------------------
 
     def task(
         self,
@@ -425,6 +426,11 @@ class World:
         """The process of a run's newest attempt."""
         return self.machine.processes[self.attempt(number).pid or 0]
 
+    def process_of_machine(self) -> Process:
+        """The one process there is, while nobody owns the state."""
+        (process,) = self.machine.processes.values()
+        return process
+
     def end(self, number: int = 1, code: int = 0, **how: Any) -> None:
         """A run's command ends."""
         self.process(number).end(code, **how)
@@ -453,6 +459,14 @@ class World:
         self.control.stop(self.run(number), done=answers.append, **how)
         self.settle()
         return answers
+
+    def degraded(self) -> str | None:
+        """What the last maintenance failed of."""
+        return self.sweep.failed
+
+    def doubted(self) -> str | None:
+        """Why the clock is not believed."""
+        return self.trust.reason
 
     def close(self) -> None:
         """End of the test."""

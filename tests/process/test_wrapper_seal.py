@@ -105,6 +105,7 @@ def test_a_zipapp_installs_the_wrapper_from_inside_itself(tmp_path: Path) -> Non
         for path in sorted(_PACKAGE.rglob("*")):
             if path.suffix in (".py", ".sh") and path.parent.name in (
                 "core",
+                "system",
                 "process",
                 _PACKAGE.name,
             ):

@@ -167,7 +167,7 @@ def _start(product: Product, effort: Effort, limits: dict[str, float]) -> Group:
         with _place() as home:
             return [bench_idle.start_ratio(product, home, rounds=effort.rounds)]
 
-    how = "start to `ready` over a bare interpreter's start; 100 tasks, tmpfs"
+    how = "CPU of the start to `ready` over a bare interpreter's start; 100 tasks, tmpfs"
     return [Line("start_ratio", "x", limits["start_ratio"], 2, how)], measurement
 
 

@@ -42,7 +42,7 @@ def footprint(product: Product, home: str, *, rounds: int) -> Footprint:
 
 
 def start_ratio(product: Product, home: str, *, rounds: int) -> float:
-    """Start to `ready` over a bare interpreter's start to its first line; state on tmpfs."""
+    """CPU from the start to `ready` over a bare interpreter's to its first line; state on tmpfs."""
     state = os.path.join(home, "state")
     product.populated(state, TASKS)
     ours: list[float] = []

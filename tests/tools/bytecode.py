@@ -98,18 +98,17 @@ class _Regions:
         constants = [[] if isinstance(c, CodeType) else c for c in code.co_consts]
         head = (
             *(joint, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
-            *(code.co_stacksize, code.co_flags, code.co_firstlineno),
+            *(len(_within(code)), code.co_stacksize, code.co_flags, code.co_firstlineno),
             *(len(code.co_code), len(code.co_exceptiontable)),
             *map(len, (*lists, constants)),
         )
         self._heads.append(self._loader.HEAD.pack(*head))
         self._bytes += code.co_code + code.co_exceptiontable
-        yield code.co_name if joint else code.co_qualname
+        yield code.co_name
         for words in (*lists, constants):
             yield from words
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                yield from self._flat(constant, code.co_qualname)
+        for inner in _within(code):
+            yield from self._flat(inner, code.co_qualname)
 
 
 def streams(loader: ModuleType, sources: dict[str, bytes]) -> tuple[bytes, bytes]:

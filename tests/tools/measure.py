@@ -166,7 +166,6 @@ class Daemon:
         self._socket: socket.socket | None = None
         self._buffer = b""
         self._events = open(f"{state}.{name}.stderr", "ab")  # noqa: SIM115 - as long as the process
-        begun = time.monotonic_ns()
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -179,8 +178,8 @@ class Daemon:
         except BaseException:
             self.kill()
             raise
-        self.start_ns = time.monotonic_ns() - begun
         self.pid = self.process.pid
+        self.start_ns = cpu_ns(self.pid)  # CPU of the start; another load does not change it
 
     def _await_ready(self) -> None:
         output = self.process.stdout
@@ -316,9 +315,8 @@ def add_tasks(daemon: Daemon, tasks: int, *, zone: str = "UTC") -> None:
 
 @contextlib.contextmanager
 def bare_interpreter(python: str = PYTHON) -> Iterator[tuple[int, int]]:
-    """(pid, ns from start to its first line) of an interpreter that only waits."""
+    """(pid, ns of CPU from its start to its first line) of an interpreter that only waits."""
     code = "import sys; print('ready', flush=True); sys.stdin.read()"
-    begun = time.monotonic_ns()
     with subprocess.Popen(
         [python, *FLAGS, "-c", code],
         stdin=subprocess.PIPE,
@@ -327,7 +325,7 @@ def bare_interpreter(python: str = PYTHON) -> Iterator[tuple[int, int]]:
     ) as started:
         if started.stdout is None or started.stdout.readline() != b"ready\n":
             raise RuntimeError("the bare interpreter did not start")
-        yield started.pid, time.monotonic_ns() - begun
+        yield started.pid, cpu_ns(started.pid)
         started.communicate(b"")
 
 

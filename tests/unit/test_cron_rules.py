@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 
@@ -16,10 +17,9 @@ from qinglong_edge.core.zone import Zone
 from tests.unit import cron_reference as reference
 from tests.unit import zones
 from tests.unit.test_cron import EXPRESSIONS, NEW_YORK
-from tests.unit.zones import iso, ms
+from tests.unit.zones import FUZZ, iso, ms
 
-FUZZ = settings(max_examples=300, deadline=None, derandomize=True, database=None)
-SLOW = settings(FUZZ, max_examples=200)
+SLOW = settings(FUZZ, max_examples=FUZZ.max_examples // 2)
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
@@ -44,11 +44,17 @@ DIVERSE = (
 INSTANTS = st.integers(0, Y2038 * 1000)
 
 
+@functools.cache
+def changes(key: str) -> list[tuple[int, int]]:
+    """Every change of offset from 2000 to 2037."""
+    return zones.changes(zones.zone(key), Y2000, Y2038)
+
+
 @st.composite
 def moments(draw: st.DrawFn) -> tuple[str, int]:
     """A zone and an instant in it, mostly within two days of a change of its clock."""
     key = draw(st.sampled_from(DIVERSE))
-    found = zones.changes(zones.zone(key), Y2000, Y2038)
+    found = changes(key)
     if not found or draw(st.integers(0, 9)) == 0:
         return key, draw(INSTANTS)
     change = draw(st.sampled_from(found))[0]
@@ -150,7 +156,7 @@ def test_canonical_text_parses_to_an_equal_value(cron: Cron) -> None:
     assert len(cron.text.split(" ")) in (5, 6)
 
 
-@settings(FUZZ, max_examples=1_000)
+@settings(FUZZ, max_examples=FUZZ.max_examples * 2)
 @given(
     st.text(max_size=30)
     | st.text(alphabet="*/,-?#LWH@0123456789 \tSUNMOJAFEB=~", max_size=30)
@@ -182,14 +188,14 @@ def fires(cron: Cron, zone: Zone, first_ms: int, last_ms: int) -> list[int]:
 
 
 @pytest.mark.parametrize("time_of_day", ["30 2", "0 0", "30 23", "0 12"])
-def test_a_daily_time_fires_once_for_every_calendar_day_in_every_zone(time_of_day: str) -> None:
-    """Around every third change of every zone from 2000 to 2037; a skipped day has no own fire."""
+def test_a_daily_time_fires_once_for_every_calendar_day(time_of_day: str) -> None:
+    """Around every third change of a sample of zones; a skipped day has no own fire."""
     cron = parse(f"{time_of_day} * * *")
     minute, hour = map(int, time_of_day.split())
     count = 0
-    for key in zones.distinct():
+    for key in {*zones.sample(), *DIVERSE}:
         zone = zones.zone(key)
-        for change, shift in zones.changes(zone, Y2000, Y2038)[::3]:
+        for change, shift in changes(key)[::3]:
             # Labels of five days around the change, each read once, with the offset before it.
             before = zone.span_at(change - 1)[2]
             day = (change + before) // 86_400
@@ -204,7 +210,7 @@ def test_a_daily_time_fires_once_for_every_calendar_day_in_every_zone(time_of_da
             assert fires(cron, zone, expected[0], expected[-1] + 1) == expected, (key, change)
             assert len(expected) == 5 or abs(shift) >= 86_400
             count += 1
-    assert count > 3_000
+    assert count > 100
 
 
 @pytest.mark.parametrize("step", [1, 5, 15, 20, 30])
@@ -212,7 +218,7 @@ def test_every_so_many_minutes_keeps_its_rhythm_across_every_change(step: int) -
     cron = parse(f"*/{step} * * * *")
     for key in DIVERSE:
         zone = zones.zone(key)
-        for change, shift in zones.changes(zone, Y2000, Y2038)[::5]:
+        for change, shift in changes(key)[::5]:
             if shift % (step * 60) == 0:
                 found = fires(cron, zone, (change - 7_200) * 1000, (change + 7_200) * 1000)
                 gaps = {later - earlier for earlier, later in itertools.pairwise(found)}
@@ -223,12 +229,12 @@ def test_every_so_many_minutes_keeps_its_rhythm_across_every_change(step: int) -
 
 
 @pytest.mark.parametrize("key", ["UTC", NEW_YORK, "EST5EDT,M3.2.0,M11.1.0"])
-def test_ten_thousand_answers_take_less_than_a_second(key: str) -> None:
+def test_ten_thousand_answers_take_less_than_half_a_second(key: str) -> None:
     cron, zone, at = parse("* * * * *"), zones.zone(key), ms("2026-03-01T00:00:00Z")
     began = time.process_time()
     for _ in range(10_000):
         at = cron.next_after(at, zone)
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < 0.5
     assert at == ms("2026-03-01T00:00:00Z") + 10_000 * MINUTE_MS
 
 
@@ -247,11 +253,9 @@ def test_the_rarest_dates_are_found_across_a_missing_leap_day(
     began = time.process_time()
     for key in ("UTC", "Etc/UTC", "<+00>0"):
         assert iso(parse(expression).next_after(ms(after), zones.zone(key))) == expected
-    assert time.process_time() - began < 0.05
-    began = time.process_time()
     for key in DIVERSE:
         parse(expression).next_after(ms(after), zones.zone(key))
-    assert time.process_time() - began < 0.005 * len(DIVERSE) + 0.05
+    assert time.process_time() - began < 0.005 * (len(DIVERSE) + 3)
 
 
 @pytest.mark.parametrize("key", ["UTC", NEW_YORK, "Asia/Shanghai"])

@@ -1,21 +1,16 @@
-"""Durations and the rhythm of `every`."""
+"""Durations."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import EVERY_MS_MAX, EVERY_MS_MIN, SAFE_INTEGER_MAX
-from qinglong_edge.core.trigger import (
-    format_duration,
-    next_every_ms,
-    parse_duration_ms,
-    parse_every_ms,
-)
+from qinglong_edge.core.trigger import format_duration, parse_duration_ms, parse_every_ms
+from tests.unit.zones import FUZZ
 
-FUZZ = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 LENGTHS = st.integers(0, SAFE_INTEGER_MAX)
 
 
@@ -105,22 +100,3 @@ def test_any_text_is_a_duration_or_refused(text: str) -> None:
             raise
     else:
         assert parse_duration_ms(format_duration(ms)) == ms
-
-
-def test_the_first_period_ends_one_period_after_the_anchor() -> None:
-    assert next_every_ms(100, anchor_ms=100, every_ms=50) == 150
-    assert next_every_ms(149, anchor_ms=100, every_ms=50) == 150
-    assert next_every_ms(150, anchor_ms=100, every_ms=50) == 200
-    assert next_every_ms(0, anchor_ms=100, every_ms=50) == 150
-
-
-@FUZZ
-@given(st.integers(0, 10**12), st.integers(0, 10**12), st.integers(EVERY_MS_MIN, EVERY_MS_MAX))
-def test_every_is_later_keeps_its_rhythm_and_skips_what_was_missed(
-    after_ms: int, anchor_ms: int, every_ms: int
-) -> None:
-    found = next_every_ms(after_ms, anchor_ms=anchor_ms, every_ms=every_ms)
-    assert found > after_ms
-    assert (found - anchor_ms) % every_ms == 0
-    assert found > anchor_ms
-    assert found - max(after_ms, anchor_ms) <= every_ms

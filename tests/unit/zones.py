@@ -6,16 +6,22 @@ import contextlib
 import datetime as dt
 import functools
 import io
+import os
 import time
 import zoneinfo
 from collections.abc import Iterator
 from importlib import resources
 
 import pytest
+from hypothesis import settings
 
 from qinglong_edge.core.zone import TIME_MAX_S, TIME_MIN_S, Zone, open_zone, parse_posix
 
 UTC = dt.UTC
+FUZZ_S = int(os.environ.get("EDGE_FUZZ_S", "0"))  # about how long each property may take
+FUZZ = settings(
+    max_examples=max(100, 500 * FUZZ_S), deadline=None, derandomize=not FUZZ_S, database=None
+)
 
 
 @functools.cache
@@ -36,6 +42,11 @@ def distinct() -> tuple[str, ...]:
     return tuple({data(key): key for key in reversed(keys())}.values())
 
 
+def sample() -> tuple[str, ...]:
+    """A sixteenth of the zones that differ; all of them when there is time."""
+    return distinct() if FUZZ_S else distinct()[::16]
+
+
 @functools.cache
 def zone(text: str) -> Zone:
     """Our zone of a key of the release or of a POSIX string."""
@@ -44,11 +55,7 @@ def zone(text: str) -> Zone:
 
 @functools.cache
 def other(text: str) -> dt.tzinfo:
-    """The interpreter's zone of a key of the release or of a POSIX string.
-
-    In such a string it reads the form `n` (a day counted from 0) one day early; the C library does
-    not.
-    """
+    """The interpreter's zone of a key of the release or of a POSIX string."""
     found = data(text) if text in keys() else parse_posix(text)
     return zoneinfo.ZoneInfo.from_file(io.BytesIO(found))
 

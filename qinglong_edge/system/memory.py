@@ -1,0 +1,41 @@
+"""Files without a name: kept in memory, gone with their last descriptor.
+
+Owns memfd. A sealed one can never be changed again, not even through the descriptor that made it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+_NO_MEMFD = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL)
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+def memory_file(name: str) -> int | None:
+    """An empty file, close-on-exec, or None where the kernel has no such thing."""
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except AttributeError:
+        return None  # built for a C library without it
+    except OSError as error:
+        if error.errno in _NO_MEMFD:
+            return None
+        raise
+
+
+def sealed(name: str, data: bytes) -> int | None:
+    """A file that holds `data` for ever, or None where the kernel has no such thing."""
+    fd = memory_file(name)
+    if fd is None:
+        return None
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(fd, left) :]
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

@@ -1,0 +1,114 @@
+"""The small values behind the front end: parameters, places, pending answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qinglong_edge.app import rpc, state
+from qinglong_edge.app.params import Params
+from qinglong_edge.cli import logs, render
+from qinglong_edge.core.errors import EdgeError, Invalid
+
+PEER = rpc.Peer(0, "test")
+
+
+def params(**given: object) -> Params:
+    """The parameters of a request."""
+    return Params(given, PEER)
+
+
+@pytest.mark.parametrize(
+    ("method", "value"),
+    [
+        ("text", 1),
+        ("text", []),
+        ("maybe_text", True),
+        ("number", "1"),
+        ("number", True),
+        ("number", -1),
+        ("number", 2**53),
+        ("flag", 1),
+        ("flag", "true"),
+        ("texts", "a"),
+        ("texts", [1]),
+        ("mapping", []),
+        ("mapping", {"a": 1}),
+    ],
+)
+def test_a_parameter_of_another_type_is_refused(method: str, value: object) -> None:
+    with pytest.raises(Invalid) as caught:
+        getattr(params(x=value), method)("x")
+    assert caught.value.code == "param_invalid"
+
+
+def test_null_is_absent_and_an_unknown_parameter_is_refused() -> None:
+    given = params(a=None, b=2, c="x")
+    assert given.maybe_text("a") is None
+    assert given.number("b") == 2
+    assert not given.has("a")
+    with pytest.raises(Invalid) as caught:
+        given.end()
+    assert (caught.value.code, caught.value.facts) == ("param_unknown", {"param": "c"})
+    with pytest.raises(Invalid) as caught:
+        params().text("name")
+    assert caught.value.code == "param_missing"
+
+
+def test_a_pending_answer_is_told_once() -> None:
+    told: list[Any] = []
+    pending = rpc.Pending()
+    pending.listen(lambda result, error: told.append((result, error)))
+    pending.settle("first")
+    pending.settle("second")
+    assert told == [("first", None)]
+    late: list[Any] = []
+    pending.listen(lambda result, error: late.append(result))
+    assert late == ["first"]
+
+
+def test_an_unexpected_exception_is_told_by_kind_only() -> None:
+    line = rpc.error_line(3, ValueError("token=hunter2"))
+    assert b"hunter2" not in line
+    assert b'"kind":"ValueError"' in line
+    assert b'"exit":70' in line
+
+
+@pytest.mark.parametrize("path", ["", "/", "a\0b", "/" + "x" * 5_000])
+def test_a_place_that_cannot_be_is_refused(path: str) -> None:
+    with pytest.raises(EdgeError) as caught:
+        state.place(path, None)
+    assert caught.value.code == "path_invalid"
+
+
+def test_a_place_has_its_runtime_directory_below_it_unless_told() -> None:
+    assert state.place("/x/../y", None).runtime == "/y/run"
+    assert state.place("/y", "/z").socket == "/z/control.sock"
+
+
+@pytest.mark.parametrize("text", ["你好", "é", "𝄞", "a", ""])
+def test_bytes_are_split_at_whole_characters_only(text: str) -> None:
+    data = text.encode()
+    for cut in range(len(data) + 1):
+        shown, kept = logs._split(data[:cut])
+        shown.decode()
+        assert shown + kept == data[:cut]
+        assert len(kept) < 4
+
+
+def test_bytes_that_never_become_a_character_are_not_held_back() -> None:
+    for data in (b"\xff", b"a\x80\x80\x80\x80", b"\xe4a", b"\xc3\xa9"):
+        assert logs._split(data) == (data, b"")
+    assert logs._split(b"a\r") == (b"a", b"\r")
+
+
+def test_text_for_people() -> None:
+    assert render.output(b"a\r\nb\x1b[0m\x07\xff") == "a\nb\u241b[0m\u2407\\xff"
+    assert render.inline("a\nb\tc") == "a\u240ab\u2409c"
+    assert render.duration(None) == "-"
+    assert render.duration(59_999) == "60.0s"
+    assert render.duration(61_000) == "1m01s"
+    assert render.duration(7_260_000) == "2h01m"
+    assert render.moment(None) == "-"
+    assert render.table(("A", "B"), [("你", 1), ("xyz", 2)]) == "A    B\n你   1\nxyz  2\n"
