@@ -12,10 +12,11 @@ same program takes nearly twice as much::
 
     #!/usr/bin/python3 -IS
     zip  __main__.py  __main__.pyc      this file
-         code.TAG.MAGIC.zlib            size | rows | index | words | heads | bytes
-         source.bz2                     size | 0    | index | text | text | ...
+         code.TAG.MAGIC.zlib            whole, then size | rows | index | words | heads | bytes
+         source.bz2                            size | 0    | index | text | text | ...
          qinglong_edge/...              data: build.json, profiles.json, process/wrapper.sh
 
+    whole   bytes of the code stream when inflated (4, little endian; not compressed itself)
     size    bytes of the index (4, little endian)
     rows    how many heads there are (4, little endian)
     index   marshalled {module: (is a package, where its words, first head and bytes begin)};
@@ -61,9 +62,14 @@ _DAMAGED = b"qinglong-edge: program_damaged: The program's file is damaged; inst
 # variables, names, constants
 HEAD = struct.Struct("<5BHI3H5H")
 START = struct.Struct("<II")  # size, rows
+WHOLE = struct.Struct("<I")  # bytes of the code stream when inflated
 JOINTS = ("", ".", ".<locals>.")  # from the outer code's full name to the own; 0: the own alone
 _LINE = b"\xef\x00"  # a line table's entry: the next 8 instructions are of the same line
 _REST = (b"", *(bytes((_LINE[0] - 8 + rest, 0)) for rest in range(1, 8)))  # the last 1 to 7
+_UNREADABLE = (
+    *(EOFError, MemoryError, OSError, OverflowError, ValueError),
+    *(struct.error, zipimport.ZipImportError, zlib.error),
+)
 _Code: type[CodeType] = type((lambda: None).__code__)
 
 
@@ -135,13 +141,13 @@ class _Assembly:
 
 
 class Contents:
-    """One of the two streams, inflated."""
+    """One of the two streams, inflated from its member `packed`."""
 
-    def __init__(self, member: str, stream: bytes) -> None:
-        size, self._rows = START.unpack_from(stream)
-        index = memoryview(stream)[START.size : START.size + size]
+    def __init__(self, member: str, packed: bytes) -> None:
         self.member = member
-        self.stream = stream
+        self.stream = _inflated(packed) if member == CODE else _inflated_source(packed)
+        size, self._rows = START.unpack_from(self.stream)
+        index = memoryview(self.stream)[START.size : START.size + size]
         self.index: dict[str, tuple[int, ...]] = marshal.loads(index)  # noqa: S302
 
     def code(self, name: str, file: str) -> CodeType:
@@ -219,7 +225,7 @@ class Bundle:
             return self._kept
         try:
             contents = self._read()
-        except (EOFError, ImportError, OSError, ValueError, struct.error, zlib.error) as error:
+        except _UNREADABLE as error:
             raise Damaged("the program's file is damaged", path=self._archive) from error
         if self._keeping:
             self._kept = contents
@@ -227,12 +233,26 @@ class Bundle:
 
     def _read(self) -> Contents:
         try:
-            packed = self._zip.get_data(CODE)
+            member, packed = CODE, self._zip.get_data(CODE)
         except OSError:  # not this Python's
-            import bz2
+            member, packed = SOURCE, self._zip.get_data(SOURCE)
+        return Contents(member, packed)
 
-            return Contents(SOURCE, bz2.decompress(self._zip.get_data(SOURCE)))
-        return Contents(CODE, zlib.decompress(packed))
+
+def _inflated(packed: bytes) -> bytes:
+    """The code stream.
+
+    In one piece of the right size: the C library may answer the freeing of a larger one by keeping
+    what is freed later, for the life of the process.
+    """
+    (whole,) = WHOLE.unpack_from(packed)
+    return zlib.decompress(memoryview(packed)[WHOLE.size :], bufsize=whole)
+
+
+def _inflated_source(packed: bytes) -> bytes:
+    import bz2
+
+    return bz2.decompress(packed)
 
 
 def _code(spec: ModuleSpec | None) -> CodeType:

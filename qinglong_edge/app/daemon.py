@@ -44,7 +44,6 @@ class Daemon:
                 runtime.loop.on_signal(number, self._stop)
             for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2):
                 signal.signal(number, signal.SIG_IGN)
-            runtime.store.database.grow_wal()
             runtime.prepare_launching()
             runtime.settled.append(self._run_settled)
             runtime.coordinator.on_started = self._run_started
@@ -57,6 +56,7 @@ class Daemon:
             runtime.scheduler.open()
             _say("ready", profile=runtime.profile.name, tasks=runtime.store.tasks.count())
             _announce()
+            runtime.store.database.grow_wal()
             while not self._done:
                 runtime.loop.run_once()
         finally:

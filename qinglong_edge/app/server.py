@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from qinglong_edge.app import methods, rpc
+from qinglong_edge.app import rpc
 from qinglong_edge.core.errors import EdgeError, Invalid, Refused, Unavailable
 from qinglong_edge.core.limits import REQUEST_BYTES_MAX, REQUESTS_WAITING_MAX
 from qinglong_edge.system import sockets
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _CONNECTIONS_MAX = 512
 _ROOT = 0
+_ACCEPT_AGAIN_MS = 1_000
 
 
 class Server:
@@ -44,12 +45,20 @@ class Server:
                 "The control socket cannot be made.",
                 errno=error.errno,
             ) from None
-        runtime.loop.watch(self._listener.fileno(), self._accept)
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._runtime.loop.watch(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:
         try:
             sock, _address = self._listener.accept()
-        except OSError:
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptor left: the backlog waits, the loop does not spin
+            self._runtime.loop.unwatch(self._listener.fileno())
+            self._runtime.loop.call_later(_ACCEPT_AGAIN_MS, self._listen)
             return
         try:
             uid = sockets.peer_uid(sock)
@@ -74,6 +83,8 @@ class Server:
         self._runtime.loop.call_later(0, lambda: self._serve(connection, line))
 
     def _serve(self, connection: Connection, line: bytes) -> None:
+        from qinglong_edge.app import methods  # late: an idle daemon never loads them
+
         call_id: object = None
         try:
             request = rpc.read_call(line)

@@ -114,9 +114,10 @@ def _wrong_run() -> dict[str, str] | None:
 
 
 def _run_daemon(options: dict[str, str]) -> int:
-    from qinglong_edge.app import daemon, state
+    from qinglong_edge.app import daemon, program, state
 
     where = state.place(options.get("state", default_state()), options.get("runtime"))
+    program.release()
     if not daemon.serve(where, on_stop=options["on_stop"]):
         output.write("disabled\n")
     return 0

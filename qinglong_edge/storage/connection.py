@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _FRAME_HEADER_BYTES = 24
+_SPILL = """
+WITH RECURSIVE row (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM row WHERE n < ?)
+INSERT INTO setting (name, value) SELECT '+' || n, hex(zeroblob(2048)) FROM row
+"""
 SQLITE_VERSION = sqlite3.sqlite_version
 WAL, TRUNCATE = "wal", "truncate"
 
@@ -236,10 +240,8 @@ class Database:
             self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
             self._connection.execute("PRAGMA cache_size=10")
             self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.execute(
-                "INSERT INTO setting (name, value) VALUES ('', hex(zeroblob(?)))",
-                (self._layout.wal_bytes // 2,),
-            )
+            # Many small rows: one large value would stay in this process's memory for life.
+            self._connection.execute(_SPILL, (self._layout.wal_bytes // 4096,))
         except sqlite3.Error:
             pass  # a full disk: commits then grow the file as they need
         finally:

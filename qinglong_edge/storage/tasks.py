@@ -39,6 +39,7 @@ class TaskStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._count: int | None = None
 
     def find(self, name: str) -> Task | None:
         """The task of that name that was not removed."""
@@ -59,9 +60,11 @@ class TaskStore:
             yield _task(row)
 
     def count(self) -> int:
-        """How many tasks there are."""
-        row = self._database.row("SELECT count(*) FROM task WHERE removed_at_ms IS NULL")
-        return 0 if row is None else int(row[0])
+        """How many tasks there are; counted again only after one came or went."""
+        if self._count is None:
+            row = self._database.row("SELECT count(*) FROM task WHERE removed_at_ms IS NULL")
+            self._count = 0 if row is None else int(row[0])
+        return self._count
 
     def insert_recipe(self, recipe: Recipe, at_ms: int) -> tuple[int, str]:
         """Store a recipe by its content address: (number, inserted | idempotent)."""
@@ -85,6 +88,7 @@ class TaskStore:
 
     def insert(self, name: str, at_ms: int) -> Task:
         """A new task without a revision yet; `append` follows in the same block."""
+        self._count = None
         cursor = self._database.execute(
             "INSERT INTO task (name, revision, enabled, created_at_ms) VALUES (?, 1, 1, ?)",
             (name, at_ms),
@@ -204,6 +208,7 @@ class TaskStore:
 
     def remove(self, task: Task, at_ms: int) -> None:
         """Mark a task removed and drop its triggers; its history stays."""
+        self._count = None
         self._database.execute("DELETE FROM task_trigger WHERE task_number = ?", (task.number,))
         self._database.execute(
             "UPDATE task SET removed_at_ms = ?, enabled = 0 WHERE number = ?", (at_ms, task.number)

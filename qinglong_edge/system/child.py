@@ -365,9 +365,7 @@ def _await_go(plan: ChildPlan, gate: int) -> None:
     if not received:
         return
     (fd,) = struct.unpack("i", received[0][:4])
-    if fd == _LOG_PLACE:
-        os.set_inheritable(fd, True)  # dup2 onto itself would keep close-on-exec
-    else:
+    if fd != _LOG_PLACE:  # it comes inheritable
         os.dup2(fd, _LOG_PLACE)
         os.close(fd)
     _soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -315,7 +315,9 @@ def test_the_loader_brings_no_module_but_its_own_few(tmp_path: Path) -> None:
     assert ours <= loaded
 
 
-@pytest.mark.parametrize("how", ["byte", "short", "empty", "source byte", "source gone", "header"])
+@pytest.mark.parametrize(
+    "how", ["byte", "short", "empty", "none", "huge", "source byte", "source gone", "header"]
+)
 def test_a_damaged_file_is_one_line_and_status_5(tmp_path: Path, how: str) -> None:
     built(sample.tree(str(tmp_path / "tree")), tmp_path / "a.pyz")
     file = tmp_path / "b.pyz"
@@ -324,7 +326,9 @@ def test_a_damaged_file_is_one_line_and_status_5(tmp_path: Path, how: str) -> No
     members: dict[str, dict[str, bytes | None]] = {
         "byte": {first.CODE: damaged(code)},
         "short": {first.CODE: code[:-3]},
-        "empty": {first.CODE: zlib.compress(b"")},
+        "empty": {first.CODE: first.WHOLE.pack(0) + zlib.compress(b"")},
+        "none": {first.CODE: b""},
+        "huge": {first.CODE: b"\xff\xff\xff\xff" + damaged(code[4:])},
         "source byte": {first.CODE: None, first.SOURCE: damaged(source)},
         "source gone": {first.CODE: None, first.SOURCE: None},
         "header": {},

@@ -152,6 +152,7 @@ def test_a_run_at_its_gate_is_cancelled_and_never_begins(world: World) -> None:
     world.end(1)
     assert list(world.starter.launching) == [2]
     assert world.stop(2) == [None]
+    assert world.starter.launching == {}
     world.run_for(MINUTE)
     assert world.run(2).status == "cancelled"
     assert [process.begun for process in world.machine.processes.values()] == [True]
@@ -241,6 +242,23 @@ def test_everybody_who_waits_for_a_stop_that_fails_is_told(world: World) -> None
     third = world.stop(grace_ms=0)
     world.run_for(1_000)
     assert (third, world.run().status) == ([None], "cancelled")
+
+
+def test_what_a_stop_left_behind_is_looked_at_every_half_minute(world: World) -> None:
+    world.manual(world.task(grace_ms=100))
+    process = world.process()
+    process.obeys, process.unkillable = False, True
+    world.stop()
+    world.run_for(200)
+    process.die(Exit(code=None, signal=9), leaving=frozenset({4242}))
+    world.run_for(10_000)
+    assert world.hold() == "survivors"
+    world.machine.unknown = "provider_unavailable"
+    world.stop()  # signals nothing, and the signal of the first one is not forgotten
+    world.machine.unknown = None
+    process.pids.clear()
+    world.run_for(30_000)
+    assert (world.run().status, world.attempt().signal) == ("cancelled", 9)
 
 
 def test_a_stop_whose_end_cannot_be_stored_is_told_so_and_ends_later(world: World) -> None:

@@ -59,7 +59,7 @@ def test_a_parallel_task_may_fill_what_is_left_of_its_own_number(tmp_path: Path)
     """A run that is being launched from the line counts once."""
     world = World(tmp_path, places=1)
     world.start()
-    task = world.task(overlap="parallel", parallel_max=3)
+    task = world.task(overlap="parallel", parallel_max=2)
     first, _second = world.manual(task), world.manual(task)
     world.launcher.ready = False
     world.end(first.number)

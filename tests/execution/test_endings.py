@@ -149,6 +149,7 @@ def test_a_receipt_that_waits_in_a_dead_wrappers_channel_counts(world: World) ->
     world.settle()
     assert (world.attempt().evidence, world.attempt().exit_code) == ("receipt", 3)
     assert "acknowledged" not in world.order
+    assert (world.order.count("reaped"), world.order.count("receipt removed")) == (1, 1)
 
 
 def test_a_late_file_of_an_ended_run_is_removed_with_its_wrapper(world: World) -> None:

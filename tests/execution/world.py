@@ -7,6 +7,8 @@ and `start` gives it the next one on the same database. `order` records the effe
 # ruff: noqa: ARG002 - a double takes what the real thing takes
 from __future__ import annotations
 
+import functools
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from qinglong_edge.storage import store as storage
 from qinglong_edge.storage.connection import Layout
 from qinglong_edge.system.zonefile import read_tzif
 from tests.execution.machine import (
+    START_MS,
     Logs,
     Loop,
     Machine,
@@ -156,6 +159,18 @@ class Launcher:
         return Identity(handle=launch.process.handle, pid=launch.pid, pid_namespace=7)
 
 
+@functools.cache
+def _new_database() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        storage.create(folder, profile="edge", layout=_LAYOUT, at_ms=START_MS)
+        return Path(folder, storage.NAME).read_bytes()
+
+
+def _lay(folder: str) -> None:
+    """A new state, as `create` makes it; made once and copied."""
+    Path(folder, storage.NAME).write_bytes(_new_database())
+
+
 class World:
     """One machine with a state directory, and its owner of the moment."""
 
@@ -173,7 +188,7 @@ class World:
         self.answers: list[tuple[Run | None, Attempt | None, EdgeError | None]] = []
         self.settled: list[Run] = []
         self._random = 0
-        storage.create(self.path, profile="edge", layout=_LAYOUT, at_ms=self.clock.wall)
+        _lay(self.path)
         self._open()
 
     def effect(self, name: str) -> None:
@@ -191,6 +206,7 @@ class World:
     def _open(self) -> None:
         Store.world = self
         self.store = Store(self.path, layout=_LAYOUT, at_ms=self.clock.wall)
+        self.store.database.execute("PRAGMA synchronous=OFF")  # no power is cut here
         self.loop = self.machine.loop = Loop(self.clock)
         self.trust = ClockTrust(
             self.clock, stored_high_ms=int(self.store.setting(SETTING) or 0), stamps=("/ntp",)

@@ -240,15 +240,16 @@ def test_only_a_living_leader_of_its_own_session_is_captured() -> None:
     inspector = Inspector(Processes())
     leader, zombie = command("/bin/sleep", "30"), command("/bin/true")
     follower = subprocess.Popen(["/bin/sleep", "30"])
+    grouped = subprocess.Popen(["/bin/sleep", "30"], process_group=0)
     until(lambda: (inspector.stat(zombie.pid) or pytest.fail("gone")).state == "Z")
     try:
         assert inspector.capture(leader.pid, "attempt-1").pid == leader.pid
-        for pid in (follower.pid, zombie.pid, 2**22 + 1):
+        for pid in (follower.pid, grouped.pid, zombie.pid, 2**22 + 1):
             with pytest.raises(Unavailable) as raised:
                 inspector.capture(pid, "attempt-1")
             assert raised.value.code == "identity_unavailable"
     finally:
-        for process in (leader, follower, zombie):
+        for process in (leader, follower, grouped, zombie):
             close(process)
 
 

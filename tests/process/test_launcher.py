@@ -93,6 +93,13 @@ def test_a_refusal_before_the_child_is_ready_is_as_good(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
+def test_a_child_that_does_not_listen_is_killed_by_a_refusal(tmp_path: Path) -> None:
+    launch = World(tmp_path).ready("true")
+    os.kill(launch.pid, signal.SIGSTOP)
+    launch.refuse()
+    assert gone(launch.pid)
+
+
 def test_an_owner_killed_at_any_moment_before_the_gate_has_started_nothing(tmp_path: Path) -> None:
     """ADR-0069 verification 1: the same for an owner that dies instead of refusing."""
     marker = tmp_path / "ran"

@@ -20,7 +20,6 @@ import struct
 import subprocess
 import tomllib
 import zipfile
-import zlib
 from dataclasses import dataclass
 
 PACKAGE = "qinglong_edge"
@@ -52,7 +51,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class _Compiled:
-    """What one interpreter makes of the sources; streams are not compressed yet."""
+    """What one interpreter makes of the sources."""
 
     python: str
     first: bytes  # the first lines' .pyc
@@ -68,10 +67,7 @@ def build(root: str, output: str, *, python: str) -> Artifact:
     first = sources[f"{PACKAGE}/{FIRST}"]
     compiled = _compile(python, {n: t for n, t in sources.items() if n.endswith(".py")})
     made = {"digest": digest(sources), "python": compiled.python}
-    packed = {
-        compiled.member: zlib.compress(compiled.code, 9),
-        SOURCE: bz2.compress(compiled.source, 9),
-    }
+    packed = {compiled.member: compiled.code, SOURCE: compiled.source}
     plain = {name: content for name, content in sources.items() if not name.endswith(".py")}
     plain |= {FIRST: first, f"{FIRST}c": compiled.first, f"{PACKAGE}/build.json": _json(made)}
     content = _archive(plain, packed)

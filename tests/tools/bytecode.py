@@ -12,10 +12,9 @@ This is the writing half of the layout that the program's first lines read; thos
 input, and every module is read back through them before anything is answered.
 
 Input ``{file name: base64 of the source}``; output ``{"python": "3.11", "first": the first lines'
-.pyc, "member": name of the code stream, "code": and "source": both streams, not yet compressed,
-"alone": {file name: bytes its code and source take when packed alone}}``, bytes in base64. A .pyc
-is 16 bytes of header (magic, flags 1 = hash-based and unchecked, source hash), then the marshalled
-code.
+.pyc, "member": name of the code member, "code": and "source": both members, "alone": {file name:
+bytes that its code and source take when packed alone}}``, bytes in base64. A .pyc is 16 bytes of
+header (magic, flags 1 = hash-based and unchecked, source hash), then the marshalled code.
 """
 
 from __future__ import annotations
@@ -111,8 +110,8 @@ class _Regions:
             yield from self._flat(inner, code.co_qualname)
 
 
-def streams(loader: ModuleType, sources: dict[str, bytes]) -> tuple[bytes, bytes]:
-    """The code stream and the source stream of all modules, proven to be readable by `loader`."""
+def members(loader: ModuleType, sources: dict[str, bytes]) -> tuple[bytes, bytes]:
+    """The code and the source of all modules as members, proven to be readable by `loader`."""
     modules = {_module(file): file for file in sorted(sources)}
     packages = {name for name, file in modules.items() if file.endswith("/__init__.py")}
     codes = {name: compiled(file, sources[file]) for name, file in modules.items()}
@@ -120,14 +119,17 @@ def streams(loader: ModuleType, sources: dict[str, bytes]) -> tuple[bytes, bytes
     regions = _Regions(loader)
     for name, code in codes.items():
         regions.add(name, code, package=name in packages)
-    made = loader.Contents(loader.CODE, regions.stream())
-    kept = loader.Contents(loader.SOURCE, _source(loader, texts, packages))
+    stream = regions.stream()
+    code_member = loader.WHOLE.pack(len(stream)) + zlib.compress(stream, 9)
+    source_member = bz2.compress(_source(loader, texts, packages), 9)
+    made = loader.Contents(loader.CODE, code_member)
+    kept = loader.Contents(loader.SOURCE, source_member)
     for name, file in modules.items():
         if not same(made.code(name, file), codes[name]):
             raise ValueError(f"the code of {name} cannot be read back")
         if kept.text(name) != texts[name]:
             raise ValueError(f"the source of {name} cannot be read back")
-    return made.stream, kept.stream
+    return code_member, source_member
 
 
 def _source(loader: ModuleType, texts: dict[str, bytes], packages: set[str]) -> bytes:
@@ -212,7 +214,7 @@ def main() -> None:
     lines = sources.pop(first)
     loader = ModuleType("loader")
     exec(compile(lines, first, "exec"), loader.__dict__)  # noqa: S102 - it is of this tree
-    code, source = streams(loader, sources)
+    code, source = members(loader, sources)
     answer = {"first": _pyc(first, lines), "code": code, "source": source}
     said = {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
