@@ -36,6 +36,7 @@ import struct
 
 from qinglong_edge.core.limits import WRAPPER_SILENCE_MS
 from qinglong_edge.core.record import Record
+from qinglong_edge.system.memory import memory_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -177,8 +178,9 @@ class Spawner:
         """
         opened: list[int] = [plan.script]
         pairs: list[socket.socket] = []
-        mark = _memory_file("ql3-mark")
+        mark: int | None = None
         try:
+            mark = memory_file("ql3-mark")
             gate, gate_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             pairs += [gate, gate_child]
             channel, channel_child = socket.socketpair()
@@ -197,16 +199,6 @@ class Spawner:
                 sock.close()
             for fd in opened:
                 os.close(fd)
-
-
-def _memory_file(name: str) -> int | None:
-    """An anonymous file, close-on-exec, or None where the kernel has none."""
-    if not hasattr(os, "memfd_create"):
-        return None
-    try:
-        return os.memfd_create(name, os.MFD_CLOEXEC)
-    except OSError:
-        return None
 
 
 def _read_timeout(sock: socket.socket) -> None:

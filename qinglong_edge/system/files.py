@@ -137,7 +137,7 @@ class Files:
     def link(self, source: str, target: str) -> bool:
         """Give a file a second name; False if the source is missing, an existing target is kept."""
         try:
-            os.link(source, target)
+            os.link(source, target, follow_symlinks=False)
         except FileExistsError:
             return True
         except FileNotFoundError:
