@@ -12,22 +12,23 @@ same program takes nearly twice as much::
 
     #!/usr/bin/python3 -IS
     zip  __main__.py  __main__.pyc      this file
-         code.TAG.MAGIC.zlib            whole, then size | rows | index | words | heads | bytes
-         source.bz2                            size | 0    | index | text | text | ...
+         code.TAG.MAGIC.zlib    whole   size | rows | index | words | heads | tables | texts
+         source.bz2                     size | 0    | index | sources
          qinglong_edge/...              data: build.json, profiles.json, process/wrapper.sh
 
     whole   bytes of the code stream when inflated (4, little endian; not compressed itself)
     size    bytes of the index (4, little endian)
     rows    how many heads there are (4, little endian)
-    index   marshalled {module: (is a package, where its words, first head and bytes begin)};
-            for the sources {module: (is a package, where its text begins, bytes of its text)}
+    index   marshalled {module: (is a package, where its words, heads, tables and texts begin)};
+            for sources {module: (is a package, where its source begins, bytes of that)}
     words   a marshalled tuple per module. In it, for each code object: name, variables, cells, free
             variables, names, constants. A constant that is code is [], and stands for the next code
             object; those within it come before the one after it
     heads   a row of numbers per code object, see `HEAD`; first the first byte of every row, then
             the second of every row, and so on
-    bytes   instructions, then exception table of each code object
-    text    the source as it is in the tree
+    tables  the exception table of each code object
+    texts   the instructions of each code object
+    sources the modules as they are in the tree
 
 TAG and MAGIC name the one Python whose code it is; every other Python compiles the sources. Both
 streams carry a checksum of their own, so damage ends in one line and status 5. Nothing here holds
@@ -78,14 +79,14 @@ class Damaged(ImportError):
 
 
 class _Assembly:
-    """Puts one module's code objects together, each from its row of numbers, its words and bytes.
+    """Puts one module's code objects together, each from its row of numbers, words and bytes.
 
     Line tables are not carried: every instruction is of the line on which its function begins. (An
     empty table would do for the interpreter, but the `traceback` module fails on it.)
     """
 
     def __init__(self, stream: bytes, place: tuple[int, ...], *, rows: int, file: str) -> None:
-        words, self._head, self._byte = place
+        words, self._head, self._table, self._text = place
         self._stream = stream
         self._words: tuple[Any, ...] = marshal.loads(memoryview(stream)[words:])  # noqa: S302
         self._word = 0
@@ -102,10 +103,10 @@ class _Assembly:
         self._head += 1
         joint, arguments, positional, keywords, within, stack, flags, line = row[:8]
         instructions, exceptions, variables, cells, free, names, constants = row[8:]
-        begin = self._byte
-        end = begin + instructions
-        self._byte = end + exceptions
-        text, table = stream[begin:end], stream[end : self._byte]
+        table = stream[self._table : self._table + exceptions]
+        self._table += exceptions
+        text = stream[self._text : self._text + instructions]
+        self._text += instructions
         a = self._word + 1  # words[a:b] are the variables, and so on
         b = a + variables
         c = b + cells

@@ -23,6 +23,7 @@ import ast
 import base64
 import bz2
 import importlib.util
+import itertools
 import json
 import marshal
 import sys
@@ -58,35 +59,35 @@ class _Bare(ast.NodeTransformer):
 
 
 class _Regions:
-    """The three regions of the code stream while they grow, module by module."""
+    """The regions of the code stream while they grow, module by module."""
 
     def __init__(self, loader: ModuleType) -> None:
         self._loader = loader
-        self._places: dict[str, tuple[bool, int, int, int]] = {}
+        self._places: dict[str, tuple[bool, int, int, int, int]] = {}
         self._words = bytearray()
         self._heads: list[bytes] = []
-        self._bytes = bytearray()
+        self._tables = bytearray()
+        self._texts = bytearray()
 
     def add(self, name: str, code: CodeType, *, package: bool) -> None:
         """One more module."""
-        self._places[name] = (package, len(self._words), len(self._heads), len(self._bytes))
+        begun = (len(self._words), len(self._heads), len(self._tables), len(self._texts))
+        self._places[name] = (package, *begun)
         self._words += _marshalled(tuple(self._flat(code, "")))
 
     def stream(self) -> bytes:
         """The regions behind their index."""
         columns = b"".join(map(bytes, zip(*self._heads, strict=True)))
+        regions = (self._words, columns, self._tables, self._texts)
 
         def placed(start: int) -> dict[str, tuple[int, ...]]:
-            heads = start + len(self._words)
-            begins = (start, heads, heads + len(columns))
+            begins = list(itertools.accumulate(map(len, regions[:-1]), initial=start))
             return {
                 name: (package, *map(sum, zip(begins, places, strict=True)))
                 for name, (package, *places) in self._places.items()
             }
 
-        return _indexed(self._loader, placed, rows=len(self._heads)) + b"".join(
-            (self._words, columns, self._bytes)
-        )
+        return _indexed(self._loader, placed, rows=len(self._heads)) + b"".join(regions)
 
     def _flat(self, code: CodeType, outer: str) -> Iterator[object]:
         """The words of a code object and of those within it; their numbers and bytes on the way."""
@@ -102,7 +103,8 @@ class _Regions:
             *map(len, (*lists, constants)),
         )
         self._heads.append(self._loader.HEAD.pack(*head))
-        self._bytes += code.co_code + code.co_exceptiontable
+        self._tables += code.co_exceptiontable
+        self._texts += code.co_code
         yield code.co_name
         for words in (*lists, constants):
             yield from words
