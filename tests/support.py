@@ -17,12 +17,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Runs the program as a zipapp runs it, and tells at its end what has been imported.
 _WATCH = """
 import sys
+import zipimport
 zipapp, answer = sys.argv[1:3]
 del sys.argv[1:3]
 sys.path.insert(0, zipapp)
+loader = zipimport.zipimporter(zipapp)
+spec = loader.find_spec("__main__")
+first = {"__name__": "__main__", "__spec__": spec, "__package__": ""}
 try:
-    from qinglong_edge.cli.main import main
-    main(sys.argv[1:])
+    exec(loader.get_code("__main__"), first)
 finally:
     with open(answer, "w") as opened:
         opened.write("\\n".join(sys.modules))

@@ -139,9 +139,9 @@ from __future__ import annotations
 import signal
 import sys
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    print(arguments, "ready", file=sys.stderr, flush=True)
+    print(sys.argv[1:], "ready", file=sys.stderr, flush=True)
     signal.sigwait([signal.SIGTERM])
     import qinglong_edge.late
     return 0

@@ -20,6 +20,7 @@ import struct
 import subprocess
 import tomllib
 import zipfile
+import zlib
 from dataclasses import dataclass
 
 PACKAGE = "qinglong_edge"
@@ -29,6 +30,7 @@ ELSEWHERE = frozenset({"worker"})  # rooms of the worker's own artifact
 DATA = frozenset({"qinglong_edge/process/wrapper.sh"})
 FIRST = "__main__.py"  # the package's, at the root of the zipapp
 SOURCE = "source.bz2"
+_LEVEL = 6  # one block of 600 KB holds a whole stream; a larger one only costs memory
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip can say
 _COMPILER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bytecode.py")
 
@@ -55,10 +57,8 @@ class _Compiled:
 
     python: str
     first: bytes  # the first lines' .pyc
-    member: str
-    code: bytes
-    source: bytes
-    alone: dict[str, int]  # file of a module -> bytes its code and source take when packed alone
+    member: str  # name of the code member
+    code: dict[str, bytes]  # file of a module -> its marshalled code
 
 
 def build(root: str, output: str, *, python: str) -> Artifact:
@@ -67,14 +67,16 @@ def build(root: str, output: str, *, python: str) -> Artifact:
     first = sources[f"{PACKAGE}/{FIRST}"]
     compiled = _compile(python, {n: t for n, t in sources.items() if n.endswith(".py")})
     made = {"digest": digest(sources), "python": compiled.python}
-    packed = {compiled.member: compiled.code, SOURCE: compiled.source}
+    texts = {name: sources[name] for name in compiled.code}
+    packed = {compiled.member: _stream(compiled.code), SOURCE: _stream(texts)}
     plain = {name: content for name, content in sources.items() if not name.endswith(".py")}
     plain |= {FIRST: first, f"{FIRST}c": compiled.first, f"{PACKAGE}/build.json": _json(made)}
     content = _archive(plain, packed)
     _publish(output, content)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = {info.filename: info.compress_size for info in archive.infolist()}
-    modules = _shares(compiled.alone, sum(map(len, packed.values())))
+    alone = {n: len(zlib.compress(compiled.code[n])) + len(zlib.compress(texts[n])) for n in texts}
+    modules = _shares(alone, sum(map(len, packed.values())))
     return Artifact(output, len(content), entries, modules, made["digest"], compiled.python)
 
 
@@ -86,11 +88,11 @@ def unpack_sources(zipapp: str, folder: str) -> list[str]:
     with zipfile.ZipFile(zipapp) as archive:
         found = {f"{PACKAGE}/{FIRST}": archive.read(FIRST)}
         stream = bz2.decompress(archive.read(SOURCE))
-    size, _rows = struct.unpack_from("<II", stream)
-    index = marshal.loads(stream[8 : 8 + size])  # noqa: S302 - of our own making
-    for module, (package, begin, length) in index.items():
+    begins = 4 + struct.unpack_from("<I", stream)[0]
+    index = marshal.loads(stream[4:begins])  # noqa: S302 - of our own making
+    for module, (package, begin, end) in index.items():
         file = module.replace(".", "/") + ("/__init__.py" if package else ".py")
-        found[file] = stream[begin : begin + length]
+        found[file] = stream[begins + begin : begins + end]
     for name, text in found.items():
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -171,8 +173,21 @@ def _compile(python: str, sources: dict[str, bytes]) -> _Compiled:
         last = done.stderr.strip().rpartition("\n")[2]
         raise BuildError(f"{python} could not compile the sources: {last}")
     answer = json.loads(done.stdout)
-    first, code, source = (base64.b64decode(answer[name]) for name in ("first", "code", "source"))
-    return _Compiled(answer["python"], first, answer["member"], code, source, alone=answer["alone"])
+    code = {name: base64.b64decode(data) for name, data in answer["code"].items()}
+    member = f"code.{answer['tag']}.{answer['magic']}.bz2"
+    return _Compiled(answer["python"], base64.b64decode(answer["first"]), member, code)
+
+
+def _stream(pieces: dict[str, bytes]) -> bytes:
+    """Index and pieces of all modules in one stream, by room and name."""
+    index, begin = {}, 0
+    for file in sorted(pieces):
+        module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        index[module] = (file.endswith("/__init__.py"), begin, begin + len(pieces[file]))
+        begin += len(pieces[file])
+    head = marshal.dumps(index)
+    body = b"".join(pieces[file] for file in sorted(pieces))
+    return bz2.compress(struct.pack("<I", len(head)) + head + body, _LEVEL)
 
 
 def _shares(alone: dict[str, int], size: int) -> dict[str, int]:

@@ -56,10 +56,16 @@ STDLIB: dict[str, frozenset[str]] = {
     "worker": frozenset({"heapq", "json"}),
     "app": frozenset({"binascii", "errno", "json", "os", "re", "signal", "stat", "sys", "time"}),
     "cli": frozenset({"binascii", "errno", "json", "os", "re", "signal", "stat", "sys", "time"}),
-    ENTRY: frozenset({"fcntl", "os", "sys"}),
+    ENTRY: frozenset(
+        {
+            *("_frozen_importlib", "_frozen_importlib_external", "fcntl", "marshal", "os"),
+            *("struct", "sys", "zipimport", "zlib"),
+        }
+    ),
 }
 # room -> what a function may import late -> why the daemon does not pay for it
 LATE: dict[str, dict[str, str]] = {
+    ENTRY: {"bz2": "only a Python whose byte code the zipapp does not carry reads the sources"},
     "system": {"cryptography": "only the launch child and one-shot commands open secrets"},
     "app": {"tomllib": "only a checkout reads TOML; the zipapp carries JSON"},
     "cli": {"datetime": "only one-shot commands"},
