@@ -75,6 +75,9 @@ def start(runtime: Runtime, params: Params) -> Pending:
     params.end()
     revision = runtime.store.tasks.revision(task.number, task.revision)
     recipe_number = None
+    refusal = runtime.dispatcher.refusal(task, revision.definition)
+    if refusal is not None:
+        raise refusal
     if given:
         merged = recipe_of(given, runtime.store.tasks.recipe(revision.recipe_number))
         with runtime.store.database.write():

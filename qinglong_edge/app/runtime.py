@@ -91,7 +91,7 @@ class Runtime:
         self.config = config
         self.parts = parts
         self.daemon = daemon
-        self.profile: Profile = profiles.load(config.profile)
+        self.profile: Profile = profiles.load(config.profile).replace(**config.limits)
         self.zones = Zones()
         self.settled: list[Callable[[Run], None]] = []
         self.started_boot_ms = parts.clock.boot_ms()

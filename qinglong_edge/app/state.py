@@ -69,6 +69,7 @@ class Config(Record):
     profile: str
     enabled: bool
     logs: str | None  # another log root (a tmpfs, a USB disk), or None
+    limits: dict[str, int]  # numbers of the profile that are different on this box
 
 
 def place(state: str, runtime: str | None) -> Place:
@@ -117,7 +118,13 @@ def initialise(where: Place, profile_name: str, *, at_ms: int, files: Files | No
         for name in ("receipts", "logs"):
             files.make_private_directory(os.path.join(where.state, name))
         store.create(where.state, profile=profile_name, layout=layout(profile), at_ms=at_ms)
-        document = {"version": 1, "profile": profile_name, "enabled": True, "logs": None}
+        document = {
+            "version": 1,
+            "profile": profile_name,
+            "enabled": True,
+            "logs": None,
+            "limits": {},
+        }
         text = json.dumps(document, indent=2) + "\n"
         files.replace(os.path.join(where.state, _CONFIG), text.encode("utf-8"))
     except OSError as error:
@@ -180,14 +187,18 @@ def _config(where: Place, files: Files) -> Config | None:
         if not isinstance(document, dict):
             raise Invalid("config_invalid", "The configuration is not an object.")
         profile, enabled, logs = (document.get(key) for key in ("profile", "enabled", "logs"))
-        known = {"version", "profile", "enabled", "logs"}
+        limits = document.get("limits", {})
+        known = {"version", "profile", "enabled", "logs", "limits"}
         if not isinstance(profile, str) or type(enabled) is not bool or set(document) - known:
             raise Invalid("config_invalid", "The configuration has an unknown or wrong entry.")
         if logs is not None and not (isinstance(logs, str) and logs.startswith("/")):
             raise Invalid("config_invalid", "The log directory is not an absolute path.")
+        if not isinstance(limits, dict) or not set(limits) <= set(Profile._fields) - {"name"}:
+            raise Invalid("config_invalid", "The limits name a number that no profile has.")
+        profiles.load(profile).replace(**limits)
     except EdgeError:
         raise Corrupt("config_corrupt", "config.json is damaged or has unknown entries.") from None
-    return Config(profile=profile, enabled=enabled, logs=logs)
+    return Config(profile=profile, enabled=enabled, logs=logs, limits=limits)
 
 
 def read_config(where: Place, files: Files) -> Config:

@@ -324,7 +324,7 @@ def _set_enabled(runtime: Runtime, params: Params, *, enabled: bool) -> Document
     if task.enabled != enabled:
         with runtime.store.database.write():
             runtime.store.tasks.set_enabled(task, enabled=enabled)
-        if enabled and runtime.daemon:
+        if enabled:
             runtime.scheduler.enable(task.number)
     task = task.replace(enabled=enabled)
     last = runtime.store.runs.newest_of(task.number)

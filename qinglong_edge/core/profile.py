@@ -7,6 +7,7 @@ asks which profile it runs under, only for a number.
 from __future__ import annotations
 
 from qinglong_edge.core.errors import Invalid
+from qinglong_edge.core.limits import JOURNAL_PAGE_MAX, LOG_QUOTA_BYTES_MAX, LOG_QUOTA_BYTES_MIN
 from qinglong_edge.core.record import Record
 
 TYPE_CHECKING = False
@@ -42,6 +43,10 @@ class Profile(Record):
                 raise Invalid(
                     "profile_invalid", "A profile number is not a whole number.", field=field
                 )
+        if not LOG_QUOTA_BYTES_MIN <= self.log_quota_bytes <= LOG_QUOTA_BYTES_MAX:
+            raise Invalid("profile_invalid", "A log quota is 64 KiB to 1 GiB.")
+        if not self.active_runs_max or not 1 <= self.cleanup_page <= JOURNAL_PAGE_MAX:
+            raise Invalid("profile_invalid", "A profile allows no run, or an unbounded page.")
 
 
 def from_mapping(name: str, given: dict[str, Any]) -> Profile:

@@ -217,7 +217,9 @@ class Dispatcher:
         definition = request.revision.definition
         refusal: EdgeError | None
         try:
-            refusal = self._overlap(request.task, definition)
+            refusal = self.refusal(request.task, definition)
+            if definition.overlap == REPLACE:
+                self._make_way(request.task.number)
             run, attempt = self._claimed(request)
         except EdgeError as error:
             refusal = error
@@ -238,7 +240,8 @@ class Dispatcher:
             self._enqueue(request, draft.story, None)
         self.pump()
 
-    def _overlap(self, task: Task, definition: Definition) -> EdgeError | None:
+    def refusal(self, task: Task, definition: Definition) -> EdgeError | None:
+        """Why the overlap policy would refuse a run now; None if it would not."""
         active = self._coordinator.registry.of_task(task.number) + self._launching(task.number)
         queued = self._queued(task.number)
         if definition.overlap == SKIP and active + queued:
@@ -249,8 +252,6 @@ class Dispatcher:
             return Refused(
                 "queue_full", "The task has as many waiting runs as it may.", waiting=queued
             )
-        if definition.overlap == REPLACE and active + queued:
-            self._make_way(task.number)
         return None
 
     def _queued(self, task_number: int) -> int:

@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from qinglong_edge.execution.ports import ClockPort, LogsPort, LoopPort, TimerPort
     from qinglong_edge.execution.recovery import Recovery
 
+    class SummaryPort(Protocol):
+        """What one page of receipt cleanup came to."""
+
+        @property
+        def failed(self) -> int: ...
+
     class ScannerPort(Protocol):
         """One page of receipt cleanup."""
 
-        def scan(self, now_ms: int) -> object: ...
+        def scan(self, now_ms: int) -> SummaryPort: ...
 
     class HistoryRunsPort(Protocol):
         """What pruning reads."""
@@ -107,7 +113,8 @@ class Sweep:
                 self.failed = error.code if isinstance(error, EdgeError) else "storage_unavailable"
 
     def _clean_receipts(self) -> None:
-        self._scanner.scan(self._clock.wall_ms())
+        if self._scanner.scan(self._clock.wall_ms()).failed:
+            self.failed = "receipts_unclean"
 
     def _prune(self) -> None:
         """Delete the oldest ended runs beyond the bounds; by age only with a believed clock."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import signal
@@ -325,3 +326,22 @@ def test_a_run_is_found_by_number_id_and_task(kit: Kit) -> None:
     kit.no("task", "add", "17", "--", "true", status=2, code="name_is_number")
     for word in ("0", "999999999999999", "9" * 40, "no-task", "", "run 2"):
         kit.no("show", word, status=3, code="run_unknown")
+
+
+def test_a_refused_start_with_variables_leaves_no_recipe(kit: Kit) -> None:
+    kit.ok("task", "add", "t", "--", "true")
+    kit.ok("start", "t")
+    with kit.unchanged():
+        kit.no("start", "t", "--env", "A=1", status=3, code="overlap_skipped")
+
+
+def test_a_box_may_have_numbers_of_its_own(kit: Kit) -> None:
+    config = kit.state / "config.json"
+    limits = {"reserve_bytes": 0, "log_quota_bytes": 65_536}
+    config.write_text(json.dumps({**json.loads(config.read_text()), "limits": limits}))
+    kit.ok("task", "add", "t", "--shell", "head -c 100000 /dev/zero")
+    run = kit.ok("start", "t", "--wait")
+    assert (run["log_bytes"], run["log_truncated"]) == (65_536, True)
+    for wrong in ({"reserve_byte": 1}, {"log_quota_bytes": 1}, {"active_runs_max": "4"}):
+        config.write_text(json.dumps({**json.loads(config.read_text()), "limits": wrong}))
+        kit.no("status", status=5, code="config_corrupt")

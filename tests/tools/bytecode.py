@@ -8,7 +8,7 @@ What a router's daemon never reads is left out: docstrings, asserts, the text of
 names stay: a record's fields are its annotations), what stands under ``if TYPE_CHECKING:``, column
 and line numbers (a traceback names the function and the line on which that begins).
 
-Input ``{file name: base64 of the source}``; output ``{"python": "3.11", "tag": name of the code
+Input ``{file name: base64 of the source}``; output ``{"python": "3.11", "member": name of the code
 member, "code": {file name: base64 of the marshalled code}, "first": the first lines' .pyc}``. A
 .pyc is 16 bytes of header (magic, flags 1 = hash-based and unchecked, source hash), then the code.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import functools
 import importlib.util
 import json
 import marshal
@@ -56,25 +57,42 @@ def compiled(name: str, source: bytes) -> CodeType:
     return _lineless(compile(tree, name, "exec", dont_inherit=True, optimize=2))
 
 
+def dumped(code: CodeType) -> bytes:
+    """The code's bytes, which read back as the same code; ValueError if they do not.
+
+    `marshal` marks what has more than one reference, wherever that is held. In a copy that is only
+    what the copy itself shares, and the names, which `code` holds here as well.
+    """
+    data = marshal.dumps(marshal.loads(marshal.dumps(code)))  # noqa: S302
+    if marshal.loads(data) != code:  # noqa: S302
+        raise ValueError(f"{code.co_filename} cannot be read back")
+    return data
+
+
 def _lineless(code: CodeType) -> CodeType:
-    """The code with the shortest whole line table; an empty one makes `traceback` fail."""
-    full, rest = divmod(len(code.co_code) // 2, 8)
-    table = _LINE * full + (bytes((_LINE[0] - 8 + rest, 0)) if rest else b"")
     constants = tuple(_lineless(c) if isinstance(c, CodeType) else c for c in code.co_consts)
-    return code.replace(co_linetable=table, co_consts=constants)
+    return code.replace(co_linetable=_lines(len(code.co_code) // 2), co_consts=constants)
+
+
+@functools.cache  # so that a module holds one of each
+def _lines(instructions: int) -> bytes:
+    """The shortest line table that is whole; an empty one makes `traceback` fail."""
+    full, rest = divmod(instructions, 8)
+    return _LINE * full + (bytes((_LINE[0] - 8 + rest, 0)) if rest else b"")
 
 
 def main() -> None:
     """Standard input to standard output."""
     sources = {n: base64.b64decode(t) for n, t in json.load(sys.stdin).items()}
-    code = {name: marshal.dumps(compiled(name, sources[name])) for name in sorted(sources)}
+    code = {name: dumped(compiled(name, sources[name])) for name in sorted(sources)}
     first = next(name for name in code if name.count("/") == 1 and name.endswith("/__main__.py"))
-    header = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH
+    magic = importlib.util.MAGIC_NUMBER
+    header = magic + _UNCHECKED_HASH + importlib.util.source_hash(sources[first])
+    tag = f"{sys.implementation.cache_tag}.{int.from_bytes(magic[:2], 'little')}"
     answer = {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "tag": sys.implementation.cache_tag,
-        "magic": int.from_bytes(importlib.util.MAGIC_NUMBER[:2], "little"),
-        "first": _text(header + importlib.util.source_hash(sources[first]) + code.pop(first)),
+        "member": f"code.{tag}.bz2",
+        "first": _text(header + code.pop(first)),
         "code": {name: _text(data) for name, data in code.items()},
     }
     json.dump(answer, sys.stdout)
