@@ -175,10 +175,11 @@ def _start() -> int:
         sys.meta_path.insert(0, Bundle(_hold(archive)))
     try:
         from qinglong_edge.cli.main import main
+
+        return main()
     except Damaged:
         os.write(2, _DAMAGED)
         return _EXIT_CORRUPT
-    return main()
 
 
 if __name__ == "__main__":

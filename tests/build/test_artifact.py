@@ -36,7 +36,7 @@ try:
     Divider().divide([1, 0])
 except ZeroDivisionError:
     told = traceback.format_exc()
-__doc__ = __spec__.cached + "\\\\n" + told
+__doc__ = told
 '''
 # Lets go, waits for a line, then imports late; all without the garbage collector.
 RELEASING = """
@@ -44,8 +44,7 @@ import gc
 gc.disable()
 
 def held():
-    kinds = ("Contents", "_Assembly")
-    return [kind for kind in map(type, gc.get_objects()) if kind.__name__ in kinds]
+    return [kind for kind in map(type, gc.get_objects()) if kind.__name__ == "Contents"]
 
 def main():
     import json

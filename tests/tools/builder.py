@@ -30,7 +30,7 @@ ELSEWHERE = frozenset({"worker"})  # rooms of the worker's own artifact
 DATA = frozenset({"qinglong_edge/process/wrapper.sh"})
 FIRST = "__main__.py"  # the package's, at the root of the zipapp
 SOURCE = "source.bz2"
-_LEVEL = 6  # one block of 600 KB holds a whole stream; a larger one only costs memory
+_LEVEL = 6  # a stream is about one block of 600 KB; a larger block only costs memory
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip can say
 _COMPILER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bytecode.py")
 
@@ -86,13 +86,8 @@ def unpack_sources(zipapp: str, folder: str) -> list[str]:
     Reads the file itself, not through the program in it.
     """
     with zipfile.ZipFile(zipapp) as archive:
-        found = {f"{PACKAGE}/{FIRST}": archive.read(FIRST)}
-        stream = bz2.decompress(archive.read(SOURCE))
-    begins = 4 + struct.unpack_from("<I", stream)[0]
-    index = marshal.loads(stream[4:begins])  # noqa: S302 - of our own making
-    for module, (package, begin, end) in index.items():
-        file = module.replace(".", "/") + ("/__init__.py" if package else ".py")
-        found[file] = stream[begins + begin : begins + end]
+        first, stream = archive.read(FIRST), archive.read(SOURCE)
+    found = {f"{PACKAGE}/{FIRST}": first, **_pieces(stream)}
     for name, text in found.items():
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -174,8 +169,8 @@ def _compile(python: str, sources: dict[str, bytes]) -> _Compiled:
         raise BuildError(f"{python} could not compile the sources: {last}")
     answer = json.loads(done.stdout)
     code = {name: base64.b64decode(data) for name, data in answer["code"].items()}
-    member = f"code.{answer['tag']}.{answer['magic']}.bz2"
-    return _Compiled(answer["python"], base64.b64decode(answer["first"]), member, code)
+    first = base64.b64decode(answer["first"])
+    return _Compiled(answer["python"], first, answer["member"], code)
 
 
 def _stream(pieces: dict[str, bytes]) -> bytes:
@@ -185,9 +180,26 @@ def _stream(pieces: dict[str, bytes]) -> bytes:
         module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         index[module] = (file.endswith("/__init__.py"), begin, begin + len(pieces[file]))
         begin += len(pieces[file])
-    head = marshal.dumps(index)
+    head = marshal.dumps(index, 2)  # a later version's bytes depend on who else refers to a value
     body = b"".join(pieces[file] for file in sorted(pieces))
-    return bz2.compress(struct.pack("<I", len(head)) + head + body, _LEVEL)
+    stream = bz2.compress(struct.pack("<I", len(head)) + head + body, _LEVEL)
+    read = _pieces(stream)
+    if read != pieces:
+        wrong = min({name for name, _ in read.items() ^ pieces.items()})
+        raise BuildError(f"{wrong} could not be read back.")
+    return stream
+
+
+def _pieces(packed: bytes) -> dict[str, bytes]:
+    """What `_stream` was given."""
+    stream = bz2.decompress(packed)
+    begins = 4 + struct.unpack_from("<I", stream)[0]
+    index = marshal.loads(stream[4:begins])  # noqa: S302 - of our own making
+    found = {}
+    for module, (package, begin, end) in index.items():
+        file = module.replace(".", "/") + ("/__init__.py" if package else ".py")
+        found[file] = stream[begins + begin : begins + end]
+    return found
 
 
 def _shares(alone: dict[str, int], size: int) -> dict[str, int]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import functools
 import importlib.util
 import json
 import marshal
@@ -60,8 +59,8 @@ def compiled(name: str, source: bytes) -> CodeType:
 def dumped(code: CodeType) -> bytes:
     """The code's bytes, which read back as the same code; ValueError if they do not.
 
-    `marshal` marks what has more than one reference, wherever that is held. In a copy that is only
-    what the copy itself shares, and the names, which `code` holds here as well.
+    `marshal` marks all that is referred to more than once, whoever in the process does it. In a
+    copy that is only what it shares itself, and the interned names, which `code` holds here too.
     """
     data = marshal.dumps(marshal.loads(marshal.dumps(code)))  # noqa: S302
     if marshal.loads(data) != code:  # noqa: S302
@@ -70,15 +69,11 @@ def dumped(code: CodeType) -> bytes:
 
 
 def _lineless(code: CodeType) -> CodeType:
+    """The code with the shortest whole line tables; an empty one makes `traceback` fail."""
+    full, rest = divmod(len(code.co_code) // 2, 8)
+    table = _LINE * full + (bytes((_LINE[0] - 8 + rest, 0)) if rest else b"")
     constants = tuple(_lineless(c) if isinstance(c, CodeType) else c for c in code.co_consts)
-    return code.replace(co_linetable=_lines(len(code.co_code) // 2), co_consts=constants)
-
-
-@functools.cache  # so that a module holds one of each
-def _lines(instructions: int) -> bytes:
-    """The shortest line table that is whole; an empty one makes `traceback` fail."""
-    full, rest = divmod(instructions, 8)
-    return _LINE * full + (bytes((_LINE[0] - 8 + rest, 0)) if rest else b"")
+    return code.replace(co_linetable=table, co_consts=constants)
 
 
 def main() -> None:
