@@ -14,10 +14,10 @@ files the same program takes nearly twice as much::
     zip  __main__.py  __main__.pyc      this file
          code.TAG.MAGIC.bz2             size | index | marshalled code of each module
          source.bz2                     size | index | source of each module
-         qinglong_edge/...              data: build.json, profiles.json, process/wrapper.sh
+         data.bz2                       size | index | build.json, profiles.json, process/wrapper.sh
 
     size    bytes of the index (4, little endian)
-    index   marshalled {module: (is a package, where its bytes begin, where they end)}
+    index   marshalled {file below the archive: (where its bytes begin, where they end)}
 
 TAG and MAGIC name the one Python whose code it is; every other Python compiles the sources. Damage
 shows in the streams' own checksums and ends in one line and status 5. Nothing here holds state that
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 PACKAGE = "qinglong_edge"
 CODE = f"code.{sys.implementation.cache_tag}.{int.from_bytes(MAGIC_NUMBER[:2], 'little')}.bz2"
 SOURCE = "source.bz2"
+DATA = "data.bz2"
 SIZE = struct.Struct("<I")
 _DESCRIPTOR_MIN = 64  # a launch child lays out a task's descriptors below this number
 _EXIT_CORRUPT = 5  # as core.errors has it; that module is inside of what is damaged
@@ -54,7 +55,7 @@ class Damaged(ImportError):
 
 
 class Contents:
-    """One of the two streams, inflated from its member `packed`."""
+    """One of the streams, inflated from its member `packed`."""
 
     def __init__(self, member: str, packed: bytes) -> None:
         unpacking = BZ2Decompressor()
@@ -64,35 +65,36 @@ class Contents:
         if not unpacking.eof:
             raise EOFError
         self._pieces = self._stream[begin:]
-        self.index: dict[str, tuple[bool, int, int]] = marshal.loads(  # noqa: S302
+        self.index: dict[str, tuple[int, int]] = marshal.loads(  # noqa: S302
             self._stream[SIZE.size : begin]
         )
 
-    def piece(self, name: str) -> memoryview:
-        """A carried module's marshalled code, or its source."""
-        _package, begin, end = self.index[name]
+    def piece(self, file: str) -> memoryview:
+        """A carried file: marshalled code, source or data."""
+        begin, end = self.index[file]
         return self._pieces[begin:end]
 
-    def code(self, name: str, file: str) -> CodeType:
-        """A carried module's code; tracebacks of compiled sources call it `file`."""
+    def code(self, file: str, path: str) -> CodeType:
+        """A carried module's code; tracebacks of compiled sources call it `path`."""
         if self.member == CODE:
-            made: CodeType = marshal.loads(self.piece(name))  # noqa: S302
+            made: CodeType = marshal.loads(self.piece(file))  # noqa: S302
             return made
-        text = bytes(self.piece(name))
-        compiled: CodeType = compile(text, file, "exec", dont_inherit=True, optimize=2)
+        text = bytes(self.piece(file))
+        compiled: CodeType = compile(text, path, "exec", dont_inherit=True, optimize=2)
         return compiled
 
 
 class Bundle:
-    """Finder and loader of the modules that the zip `archive` carries.
+    """Finder and loader of what the zip `archive` carries.
 
     Every import reads through the path `archive`; with /proc/self/fd/N that is always the same
-    file. The inflated stream is kept from an import until the next `release`.
+    file. The inflated modules are kept from an import until the next `release`.
     """
 
     def __init__(self, archive: str) -> None:
         self._zip = zipimport.zipimporter(archive)
         self._archive = archive
+        self._data = self._read(DATA)
         self._kept: Contents | None = None
 
     def find_spec(
@@ -101,16 +103,17 @@ class Bundle:
         """Answer the import system; None for what is not carried, `Damaged` if unreadable."""
         if name.partition(".")[0] != PACKAGE:
             return None
-        contents = self._contents()
-        if name not in contents.index:
-            return None
-        package = contents.index[name][0]
-        stem = f"{self._archive}/{name.replace('.', '/')}"
+        index = self._modules().index
+        stem = name.replace(".", "/")
+        package = f"{stem}/__init__.py" in index
         file = f"{stem}/__init__.py" if package else f"{stem}.py"
-        spec = ModuleSpec(name, self, origin=file, is_package=package)  # type: ignore[arg-type]
+        if file not in index:
+            return None
+        path = f"{self._archive}/{file}"
+        spec = ModuleSpec(name, self, origin=path, is_package=package)  # type: ignore[arg-type]
         spec.has_location = True
         if spec.submodule_search_locations is not None:
-            spec.submodule_search_locations.append(stem)
+            spec.submodule_search_locations.append(f"{self._archive}/{stem}")
         return spec
 
     def create_module(self, spec: ModuleSpec) -> None:
@@ -118,31 +121,40 @@ class Bundle:
 
     def exec_module(self, module: ModuleType) -> None:
         """Run a found module's code in it."""
-        code = self._contents().code(module.__name__, str(module.__file__))
+        path = str(module.__file__)
+        code = self._modules().code(self._below(path), path)
         exec(code, module.__dict__)  # noqa: S102 - it is what a loader does
 
     def get_data(self, path: str) -> bytes:
         """A data file by its path below the archive; OSError where it does not exist."""
-        return self._zip.get_data(path)
+        file = self._below(path)
+        if file not in self._data.index:
+            raise FileNotFoundError(path)
+        return bytes(self._data.piece(file))
 
     def release(self) -> None:
-        """Let go of the inflated stream; a later import reads it again, and keeps it again."""
+        """Let go of the inflated modules; a later import reads them again, and keeps them again."""
         self._kept = None
 
-    def _contents(self) -> Contents:
+    def _below(self, path: str) -> str:
+        return path.removeprefix(f"{self._archive}/")
+
+    def _modules(self) -> Contents:
         if self._kept is None:
-            try:
-                self._kept = self._read()
-            except (OSError, EOFError, ValueError, TypeError, struct.error, ImportError) as error:
-                raise Damaged("the program's file is damaged", path=self._archive) from error
+            self._kept = self._read(CODE, SOURCE)
         return self._kept
 
-    def _read(self) -> Contents:
+    def _read(self, member: str, otherwise: str | None = None) -> Contents:
         try:
-            member, packed = CODE, self._zip.get_data(CODE)
-        except OSError:  # not this Python's
-            member, packed = SOURCE, self._zip.get_data(SOURCE)
-        return Contents(member, packed)
+            try:
+                packed = self._zip.get_data(member)
+            except OSError:  # not there: the code is another Python's
+                if otherwise is None:
+                    raise
+                member, packed = otherwise, self._zip.get_data(otherwise)
+            return Contents(member, packed)
+        except (OSError, EOFError, ValueError, TypeError, struct.error, ImportError) as error:
+            raise Damaged("the program's file is damaged", path=self._archive) from error
 
 
 def _hold(archive: str) -> str:
@@ -170,16 +182,15 @@ def _hold(archive: str) -> str:
 def _start() -> int:
     loader = None if __spec__ is None else __spec__.loader
     archive = getattr(loader, "archive", None)
-    if not __package__ and archive in sys.path:
-        sys.path.remove(archive)
-        sys.meta_path.insert(0, Bundle(_hold(archive)))
     try:
+        if not __package__ and archive in sys.path:
+            sys.path.remove(archive)
+            sys.meta_path.insert(0, Bundle(_hold(archive)))
         from qinglong_edge.cli.main import main
-
-        return main()
     except Damaged:
         os.write(2, _DAMAGED)
         return _EXIT_CORRUPT
+    return main()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from tests.tools import builder, debian, leaks, strictness, testing
 
 _NAMES = ("LANG", "LANGUAGE", "TZ")
 _PREFIXES = ("LC_", "QINGLONG_EDGE_", "QL3_")
-_LEAKLESS = (Path(ROOT, "tests", "process"), Path(ROOT, "tests", "e2e"))
+_LEAKLESS = tuple(Path(ROOT, "tests", name) for name in ("process", "system", "e2e"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,7 +13,7 @@ from qinglong_edge.system import sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
+    from _socket import socket
     from typing import Any, Self
 
     from qinglong_edge.app.local import LocalOwner
@@ -28,7 +28,7 @@ class Client:
 
     def __init__(self, where: Place) -> None:
         self._local: LocalOwner | None = None
-        self._sock: socket.socket | None = None
+        self._sock: socket | None = None
         self._buffer = bytearray()
         if self._connect(where):
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from qinglong_edge.app import program, rpc
+from qinglong_edge.app import methods, rpc
 from qinglong_edge.core.errors import EdgeError, Invalid, Refused, Unavailable
 from qinglong_edge.core.limits import REQUEST_BYTES_MAX, REQUESTS_WAITING_MAX
 from qinglong_edge.system import sockets
@@ -18,7 +18,6 @@ from qinglong_edge.system.sockets import Connection
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
 
     from qinglong_edge.app.runtime import Runtime
 
@@ -37,7 +36,6 @@ class Server:
         self._path = path
         self._on_bug = on_bug
         self._waiting = 0
-        self._methods: ModuleType | None = None
         self._connections: set[Connection] = set()
         try:
             self._listener = sockets.bind(path)
@@ -55,7 +53,7 @@ class Server:
 
     def _accept(self) -> None:
         try:
-            sock, _address = self._listener.accept()
+            sock = sockets.accept(self._listener)
         except BlockingIOError:
             return
         except OSError:  # no descriptor left: the backlog waits, the loop does not spin
@@ -84,17 +82,7 @@ class Server:
     def _later(self, connection: Connection, line: bytes) -> None:
         self._runtime.loop.call_later(0, lambda: self._serve(connection, line))
 
-    def _loaded(self) -> ModuleType:
-        """The methods, from the first request on: an idle daemon never loads them."""
-        if self._methods is None:
-            from qinglong_edge.app import methods
-
-            self._methods = methods
-            program.release()
-        return self._methods
-
     def _serve(self, connection: Connection, line: bytes) -> None:
-        methods = self._loaded()
         call_id: object = None
         try:
             request = rpc.read_call(line)

@@ -23,7 +23,7 @@ else:
 
 class _RecordType(type):
     def __new__(mcls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> _RecordType:
-        listed = space.get("__annotations__", ())
+        listed = space.pop("__annotations__", ())  # nobody reads them again
         own = tuple(field for field in listed if not field.startswith("_"))
         inherited: tuple[str, ...] = bases[0]._fields if bases else ()  # type: ignore[attr-defined]
         defaults: dict[str, Any] = dict(bases[0]._defaults) if bases else {}  # type: ignore[attr-defined]

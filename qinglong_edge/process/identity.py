@@ -123,6 +123,8 @@ class Inspector:
             raise Unavailable("identity_unavailable", "The processes here are not the task's.")
         # Twice before it counts as empty: a member may fork and end while it is looked for.
         members = self._session(handle.pid) or self._session(handle.pid)
+        if not members and self._processes.hides(handle.pid):
+            raise Unavailable("identity_unavailable", "The task's processes are hidden.")
         for member in members:
             if member.pid == handle.pid and member.start_ticks != handle.start_ticks:
                 return []

@@ -106,7 +106,7 @@ def _configure(connection: sqlite3.Connection, layout: Layout, mode: str | None)
 def _connect(path: str) -> sqlite3.Connection:
     """Open or create; SQLite itself reads nothing before the first statement."""
     try:
-        return sqlite3.connect(path, isolation_level=None, timeout=2.0, cached_statements=48)
+        return sqlite3.connect(path, isolation_level=None, timeout=2.0, cached_statements=24)
     except sqlite3.Error as error:
         raise database_error(error) from None
 

@@ -103,11 +103,17 @@ class ReceiptJournal:
         if same is None:
             raise Refused("journal_conflict", "The attempt is not registered for quarantine.")
 
-    def resolve(self, key: AttemptKey) -> bool:
-        """Forget an attempt whose file is gone; False if there was no row."""
+    def resolve(self, key: AttemptKey, at_ms: int = SAFE_INTEGER_MAX) -> bool:
+        """Forget an attempt whose file is gone; False if there was no row.
+
+        One in quarantine keeps its row, and so its file's name, until its purge time.
+        """
         cursor = self._database.execute(
-            "DELETE FROM receipt_journal WHERE run_number = ? AND attempt = ?",
-            (key.run_number, key.attempt),
+            """
+            DELETE FROM receipt_journal
+            WHERE run_number = ? AND attempt = ? AND (state = 'pending' OR purge_after_ms <= ?)
+            """,
+            (key.run_number, key.attempt, at_ms),
         )
         return cursor.rowcount == 1
 

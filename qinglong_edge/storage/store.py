@@ -103,7 +103,7 @@ class Store:
             for key in commit.register:
                 self.journal.register(key, commit.at_ms)
             for key in commit.resolve:
-                self.journal.resolve(key)
+                self.journal.resolve(key, commit.at_ms)
             for move in commit.cursors:
                 self.tasks.move_cursor(move)
             for name, value in commit.settings:

@@ -27,11 +27,11 @@ Gate protocol (one SOCK_SEQPACKET pair):
 
 from __future__ import annotations
 
+import _socket as socket  # without the enums of `socket`: 0.4 MiB less in every daemon
 import fcntl
 import os
 import resource
 import signal
-import socket
 import struct
 
 from qinglong_edge.core.limits import WRAPPER_SILENCE_MS

@@ -1,4 +1,4 @@
-"""One thread, one selector, one heap of timers.
+"""One thread, one poll, one heap of timers.
 
 Owns the waiting of the process. It wakes for a readable descriptor, a signal, a due timer, and at
 most every `wake_cap_ms` so that a step of the wall clock is noticed; on Python 3.13 and later a
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import os
-import selectors
+import select
 import signal
 import time
 
@@ -55,7 +55,8 @@ class Loop:
 
     def __init__(self, clock: Clock, *, wake_cap_ms: int = WAKE_CAP_MS) -> None:
         self._clock = clock
-        self._selector = selectors.DefaultSelector()
+        self._poll = select.poll()  # `selectors` would weigh 0.3 MiB in every daemon
+        self._calls: dict[int, Callable[[], None]] = {}
         self._timers: list[Timer] = []
         self._timers_max = _TIMERS_MIN  # the size at which cancelled ones are looked for
         self._made = 0
@@ -72,18 +73,13 @@ class Loop:
 
         Call `unwatch` before closing the descriptor.
         """
-        events = selectors.EVENT_WRITE if write else selectors.EVENT_READ
-        try:
-            self._selector.modify(fd, events, call)
-        except KeyError:
-            self._selector.register(fd, events, call)
+        self._poll.register(fd, select.POLLOUT if write else select.POLLIN)
+        self._calls[fd] = call
 
     def unwatch(self, fd: int) -> None:
         """Stop watching; unknown descriptors are fine."""
-        try:
-            self._selector.unregister(fd)
-        except (KeyError, ValueError):
-            return
+        if self._calls.pop(fd, None) is not None:
+            self._poll.unregister(fd)
 
     def call_at(self, due_ms: int, call: Callable[[], None], *, slack_ms: int = 0) -> Timer:
         """Call at a boottime in ms; up to `slack_ms` later if another wake-up comes by then."""
@@ -158,14 +154,13 @@ class Loop:
 
     def run_once(self, bound_ms: int | None = None) -> None:
         """Wait for the next thing that is due, at most `bound_ms`, and do what is due."""
-        ready = self._selector.select(self._wait_ms(bound_ms) / 1000)
+        ready = [(fd, self._calls[fd]) for fd, _events in self._poll.poll(self._wait_ms(bound_ms))]
         self.wakes += 1
         if self.on_wake is not None:
             self.on_wake()
-        for key, _events in ready:
-            current = self._selector.get_map().get(key.fd)  # an earlier call may have closed it
-            if current is not None and current.data is key.data:
-                key.data()
+        for fd, call in ready:
+            if self._calls.get(fd) is call:  # an earlier call may have closed it
+                call()
         self._run_due()
 
     def _run_due(self) -> None:
@@ -193,4 +188,3 @@ class Loop:
         if self._step_fd is not None:
             os.close(self._step_fd)
             self._step_fd = None
-        self._selector.close()

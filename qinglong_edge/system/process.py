@@ -67,6 +67,16 @@ class Processes:
         except ProcessLookupError:
             return None
 
+    def hides(self, pgid: int) -> bool:
+        """True if only others' processes are left in a group: hidepid keeps them out of /proc."""
+        try:
+            os.killpg(pgid, 0)
+        except PermissionError:
+            return True
+        except (ProcessLookupError, OverflowError):
+            return False
+        return False
+
     def has_threads(self, pid: int) -> bool:
         """True if a process has more than its first thread."""
         try:

@@ -8,9 +8,9 @@ socket's name, which the next owner (holding the owner lock) replaces.
 
 from __future__ import annotations
 
+import _socket as socket  # without the enums of `socket`: 0.4 MiB less in every daemon
 import os
 import select
-import socket
 import struct
 
 from qinglong_edge.core.limits import REQUEST_BYTES_MAX
@@ -69,6 +69,12 @@ def connect(path: str, timeout_s: float | None) -> socket.socket:
     finally:
         os.close(directory)
     return sock
+
+
+def accept(listener: socket.socket) -> socket.socket:
+    """The next client; BlockingIOError if none waits, OSError if no descriptor is left."""
+    fd, _address = listener._accept()  # type: ignore[attr-defined]
+    return socket.socket(fileno=fd)
 
 
 def peer_uid(sock: socket.socket) -> int:

@@ -15,9 +15,11 @@ HONEST = {
     "core/__init__.py": "",
     "core/ids.py": "import json\n",
     "core/canonical.py": "from _sha2 import sha256\n",
+    "core/zone.py": "def f():\n    from zoneinfo import ZoneInfo\n",
     "system/files.py": "import os\nfrom qinglong_edge.core import ids\n",
     "app/build.py": "from qinglong_edge.system.files import name\ndef f():\n    import tomllib\n",
     "cli/main.py": "import qinglong_edge\nimport qinglong_edge.app.build\n",
+    "cli/parser.py": "import argparse\n",
 }
 
 
@@ -61,8 +63,11 @@ def test_an_honest_house_is_believed(tmp_path: Path) -> None:
         ("core__os", "import os\n", "core -> os"),
         ("execution__clock", "import time\n", "execution -> time"),
         ("process__db", "def f():\n    import sqlite3\n", "process -> sqlite3"),
-        ("cli__early", "import argparse\n", "only late"),
-        ("cli__class", "class A:\n    import argparse\n", "only late"),
+        ("cli__early", "import datetime\n", "only late"),
+        ("cli__class", "class A:\n    import datetime\n", "only late"),
+        ("cli__words", "def f():\n    import argparse\n", "only cli.parser"),
+        ("core__zone", "import zoneinfo\n", "only late"),
+        ("core__cron", "def f():\n    import zoneinfo\n", "core -> zoneinfo"),
         ("cli__heavy", "def f():\n    import asyncio\n", "cli -> asyncio"),
         ("core__hash", "from hashlib import sha256\n", "only core.canonical"),
         ("core__typing", "from typing import Any\n", "core -> typing"),

@@ -10,7 +10,6 @@ import signal
 import socket
 import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,20 +18,9 @@ from qinglong_edge.system.child import ChildRefusal, Spawner
 from qinglong_edge.system.process import Processes
 from tests.support import until
 from tests.system.gated import apart, collect, fork, plan, status, word
-from tests.tools import leaks
 
 _TRIES = 40
 _OF_THE_C_LIBRARY = 0b111 << 31  # signals 32 to 34, which it keeps for itself
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(tmp_path: Path) -> Iterator[None]:
-    before = leaks.snapshot()
-    yield
-    found = leaks.leaks(before, str(tmp_path))
-    if found:
-        leaks.end(before, str(tmp_path))
-    assert found == []
 
 
 # -- the gate -------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import fcntl
 import os
 import resource
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,20 +14,9 @@ import pytest
 from qinglong_edge.system.child import Spawner
 from tests.support import until
 from tests.system.gated import apart, collect, descriptors, fork, plan, script, word
-from tests.tools import leaks
 
 _WIRES = {0, 1, 2, 3, 5, 9}
 _LOG_WIRES = {0, 1, 2, 3, 4, 5, 7, 8, 9}  # the log itself comes over the gate
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left(tmp_path: Path) -> Iterator[None]:
-    before = leaks.snapshot()
-    yield
-    found = leaks.leaks(before, str(tmp_path))
-    if found:
-        leaks.end(before, str(tmp_path))
-    assert found == []
 
 
 def test_a_child_holds_its_wires_its_gate_and_what_it_shall_keep(tmp_path: Path) -> None:

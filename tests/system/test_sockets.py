@@ -8,7 +8,9 @@ import stat
 import subprocess
 import sys
 import tempfile
+from _socket import socket as Socket
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -42,7 +44,7 @@ class Server:
         loop.watch(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:
-        sock, _address = self._listener.accept()
+        sock = sockets.accept(self._listener)
         connection = Connection(self.loop, sock, sockets.peer_uid(sock))
         connection.on_line = lambda line: self._serve(connection, line)
         connection.on_oversize = lambda: connection.send(b"oversize\n", last=True)
@@ -96,13 +98,13 @@ def server(path: str) -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(server: Server, path: str) -> Iterator[socket.socket]:
-    with sockets.connect(path, 5.0) as sock:
+def client(server: Server, path: str) -> Iterator[Socket]:
+    with closing(sockets.connect(path, 5.0)) as sock:
         server.turn(2)
         yield sock
 
 
-def received(sock: socket.socket, server: Server, size: int) -> bytes:
+def received(sock: Socket | socket.socket, server: Server, size: int) -> bytes:
     """What the client has been sent once that are `size` bytes, or once the server has closed."""
     sock.setblocking(False)
     data = bytearray()
@@ -143,7 +145,7 @@ def test_the_name_is_private_and_replaces_what_was_left_there(path: str) -> None
     for _owner in range(2):
         before = os.umask(0)
         os.umask(before)
-        with sockets.bind(path):
+        with closing(sockets.bind(path)):
             found = os.lstat(path)
             assert stat.S_ISSOCK(found.st_mode)
             assert stat.S_IMODE(found.st_mode) == 0o600
@@ -163,9 +165,9 @@ def test_a_path_longer_than_the_kernel_takes_works(tmp_path: Path) -> None:
     path = str(folder / "control.sock")
     assert len(path) > 2 * KERNEL_PATH_MAX
     before = set(os.listdir("/proc/self/fd"))
-    with sockets.bind(path) as listener, sockets.connect(path, 1.0) as client:
-        accepted, _address = listener.accept()
-        with accepted:
+    with closing(sockets.bind(path)) as listener, closing(sockets.connect(path, 1.0)) as client:
+        accepted = sockets.accept(listener)
+        with closing(accepted):
             assert sockets.peer_uid(accepted) == sockets.peer_uid(client) == os.geteuid()
     assert set(os.listdir("/proc/self/fd")) == before
 
@@ -235,7 +237,7 @@ def test_while_a_request_is_in_hand_the_loop_is_not_woken_for_more(
 ) -> None:
     client.send(b"later\n" + b"x" * 1000)
     server.turn()
-    assert server.loop._selector.select(0) == []
+    assert server.loop._poll.poll(0) == []
     assert server.closed == []
 
 
@@ -265,7 +267,7 @@ def test_a_client_that_has_said_all_it_had_to_say_still_gets_its_answers(
     client.shutdown(socket.SHUT_WR)
     server.turn()
     assert server.closed == []
-    assert server.loop._selector.select(0) == []
+    assert server.loop._poll.poll(0) == []
     server.answer()
     wanted = b"AT LAST\n" + (b"NEXT\n" if b"next" in asked else b"")
     assert received(client, server, 10**6) == wanted
@@ -295,7 +297,7 @@ def test_a_client_that_has_gone_frees_its_place(
 def test_a_client_that_goes_together_with_its_requests_is_not_waited_for(
     server: Server, path: str
 ) -> None:
-    with sockets.connect(path, 1.0) as client:
+    with closing(sockets.connect(path, 1.0)) as client:
         client.send(b"later\nmore\n" + b"x" * 100_000)
     server.turn()
     assert len(server.closed) == 1
@@ -307,7 +309,7 @@ def test_a_slow_reader_gets_everything_and_blocks_nobody(
     client.send(b"big\nnext\n")
     server.turn(100)
     assert server.lines == [b"big"]
-    with sockets.connect(path, 1.0) as other:
+    with closing(sockets.connect(path, 1.0)) as other:
         other.send(b"quick\n")
         server.turn()
         assert received(other, server, 6) == b"QUICK\n"
@@ -322,7 +324,7 @@ def test_a_slow_reader_that_goes_on_asking_does_not_keep_the_loop_awake(
     server.turn(100)
     client.send(b"more\n" * 10)
     client.shutdown(socket.SHUT_WR)
-    assert server.loop._selector.select(0) == []
+    assert server.loop._poll.poll(0) == []
     answer = received(client, server, len(BIG) + 50)
     assert answer == BIG + b"MORE\n" * 10
 
@@ -343,10 +345,10 @@ def test_the_peer_is_another_user_when_it_is() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         path = os.path.join(folder, "control.sock")
-        with sockets.bind(path) as listener:
+        with closing(sockets.bind(path)) as listener:
             os.chmod(path, 0o666)
             done = subprocess.run([sys.executable, "-I", "-S", "-c", _STRANGER, path])
             assert done.returncode == 0
-            accepted, _address = listener.accept()
-            with accepted:
+            accepted = sockets.accept(listener)
+            with closing(accepted):
                 assert sockets.peer_uid(accepted) == 4_000_000_000

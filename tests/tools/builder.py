@@ -1,7 +1,7 @@
 """Makes the zipapp: the same bytes from the same sources, wherever and however it is built.
 
 Owns what goes in: the first lines as they are and as byte code, every other module once in the code
-stream and once in the source stream (``qinglong_edge/__main__.py`` draws the layout), data files.
+stream and once in the source stream, data files in theirs (``qinglong_edge/__main__.py`` draws it).
 Sorted names, one fixed time, one fixed mode. Needs the standard library only. The file is complete
 or absent: it is written beside its name and renamed.
 """
@@ -30,7 +30,7 @@ ELSEWHERE = frozenset({"worker"})  # rooms of the worker's own artifact
 DATA = frozenset({"qinglong_edge/process/wrapper.sh"})
 FIRST = "__main__.py"  # the package's, at the root of the zipapp
 SOURCE = "source.bz2"
-_LEVEL = 6  # a stream is about one block of 600 KB; a larger block only costs memory
+DATA_STREAM = "data.bz2"
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip can say
 _COMPILER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bytecode.py")
 
@@ -68,10 +68,11 @@ def build(root: str, output: str, *, python: str) -> Artifact:
     compiled = _compile(python, {n: t for n, t in sources.items() if n.endswith(".py")})
     made = {"digest": digest(sources), "python": compiled.python}
     texts = {name: sources[name] for name in compiled.code}
+    data = {name: content for name, content in sources.items() if not name.endswith(".py")}
+    data[f"{PACKAGE}/build.json"] = _json(made)
     packed = {compiled.member: _stream(compiled.code), SOURCE: _stream(texts)}
-    plain = {name: content for name, content in sources.items() if not name.endswith(".py")}
-    plain |= {FIRST: first, f"{FIRST}c": compiled.first, f"{PACKAGE}/build.json": _json(made)}
-    content = _archive(plain, packed)
+    plain = {FIRST: first, f"{FIRST}c": compiled.first, DATA_STREAM: _stream(data)}
+    content = _archive(plain | packed)
     _publish(output, content)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = {info.filename: info.compress_size for info in archive.infolist()}
@@ -174,20 +175,19 @@ def _compile(python: str, sources: dict[str, bytes]) -> _Compiled:
 
 
 def _stream(pieces: dict[str, bytes]) -> bytes:
-    """Index and pieces of all modules in one stream, by room and name."""
+    """Index and pieces of files in one stream, by room and name."""
     index, begin = {}, 0
     for file in sorted(pieces):
-        module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        index[module] = (file.endswith("/__init__.py"), begin, begin + len(pieces[file]))
+        index[file] = (begin, begin + len(pieces[file]))
         begin += len(pieces[file])
     head = marshal.dumps(index, 2)  # a later version's bytes depend on who else refers to a value
     body = b"".join(pieces[file] for file in sorted(pieces))
-    stream = bz2.compress(struct.pack("<I", len(head)) + head + body, _LEVEL)
-    read = _pieces(stream)
-    if read != pieces:
-        wrong = min({name for name, _ in read.items() ^ pieces.items()})
-        raise BuildError(f"{wrong} could not be read back.")
-    return stream
+    stream = struct.pack("<I", len(head)) + head + body
+    level = min(9, 1 + len(stream) // 100_000)  # one block; a larger one costs memory to read
+    packed = bz2.compress(stream, level)
+    if _pieces(packed) != pieces:
+        raise BuildError("A stream could not be read back.")
+    return packed
 
 
 def _pieces(packed: bytes) -> dict[str, bytes]:
@@ -195,11 +195,7 @@ def _pieces(packed: bytes) -> dict[str, bytes]:
     stream = bz2.decompress(packed)
     begins = 4 + struct.unpack_from("<I", stream)[0]
     index = marshal.loads(stream[4:begins])  # noqa: S302 - of our own making
-    found = {}
-    for module, (package, begin, end) in index.items():
-        file = module.replace(".", "/") + ("/__init__.py" if package else ".py")
-        found[file] = stream[begins + begin : begins + end]
-    return found
+    return {file: stream[begins + begin : begins + end] for file, (begin, end) in index.items()}
 
 
 def _shares(alone: dict[str, int], size: int) -> dict[str, int]:
@@ -208,18 +204,19 @@ def _shares(alone: dict[str, int], size: int) -> dict[str, int]:
     return {name: round(size * bytes_alone / whole) for name, bytes_alone in alone.items()}
 
 
-def _archive(plain: dict[str, bytes], packed: dict[str, bytes]) -> bytes:
-    """Shebang and zip; offsets count from the start of the file, as zip readers expect."""
+def _archive(entries: dict[str, bytes]) -> bytes:
+    """Shebang and zip; offsets count from the start of the file, as zip readers expect.
+
+    What is large is packed already; a deflated member would put zlib into the daemon's memory.
+    """
     stream = io.BytesIO()
     stream.write(SHEBANG)
-    entries = {**plain, **packed}
-    with zipfile.ZipFile(stream, "w") as archive:
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name in sorted(entries):
             info = zipfile.ZipInfo(name, _FIXED_TIME)
-            info.compress_type = zipfile.ZIP_STORED if name in packed else zipfile.ZIP_DEFLATED
             info.create_system = 3  # Unix, whatever the builder runs on
             info.external_attr = (stat.S_IFREG | 0o644) << 16
-            archive.writestr(info, entries[name], compresslevel=9)
+            archive.writestr(info, entries[name])
     return stream.getvalue()
 
 

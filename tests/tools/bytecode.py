@@ -5,8 +5,9 @@ Python and the target's may be another one than the builder's. Promises the same
 input: nothing of the machine (paths, time, locale, hash seed) enters a code object.
 
 What a router's daemon never reads is left out: docstrings, asserts, the text of annotations (their
-names stay: a record's fields are its annotations), what stands under ``if TYPE_CHECKING:``, column
-and line numbers (a traceback names the function and the line on which that begins).
+names stay: a record's fields are its annotations), what stands under ``if TYPE_CHECKING:``,
+qualified names, column and line numbers (a traceback names the function and the line on which that
+begins).
 
 Input ``{file name: base64 of the source}``; output ``{"python": "3.11", "member": name of the code
 member, "code": {file name: base64 of the marshalled code}, "first": the first lines' .pyc}``. A
@@ -73,7 +74,7 @@ def _lineless(code: CodeType) -> CodeType:
     full, rest = divmod(len(code.co_code) // 2, 8)
     table = _LINE * full + (bytes((_LINE[0] - 8 + rest, 0)) if rest else b"")
     constants = tuple(_lineless(c) if isinstance(c, CodeType) else c for c in code.co_consts)
-    return code.replace(co_linetable=table, co_consts=constants)
+    return code.replace(co_qualname=code.co_name, co_linetable=table, co_consts=constants)
 
 
 def main() -> None:

@@ -1,16 +1,18 @@
 """What the tests take from Debian: tools to install, and packages whose files are only read.
 
 A package that is only read is downloaded and unpacked under ``.cache/debian``, never installed: its
-programs do not start and its crontabs do not fire. A folder there is complete or absent.
+programs do not start and its crontabs do not fire. A folder there is complete or absent. Whole
+small trees of other releases are unpacked too, under this machine's own settings of apt.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 TOOLS = (
     "bash",  # three of the shells that the wrapper is tested with
@@ -31,6 +33,7 @@ CRONTABS = (  # what Debian's packages put into /etc/crontab and /etc/cron.d
     "php-common",
     "sysstat",
 )
+READ = (*CRONTABS, "busybox-static")  # with its crond the reading of BusyBox crontabs is compared
 
 
 class UnobtainableError(Exception):
@@ -60,14 +63,48 @@ def unpacked(name: str, cache: str) -> str:
     target = os.path.join(cache, name)
     if os.path.isdir(target):
         return target
-    os.makedirs(cache, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as work:
+    with folder(target) as files, tempfile.TemporaryDirectory() as work:
         _apt("download", name, cwd=work)
-        files = os.path.join(work, "files")
         for file in os.listdir(work):
             subprocess.run(["dpkg-deb", "-x", os.path.join(work, file), files], check=True)
-        os.rename(files, target)
     return target
+
+
+@contextlib.contextmanager
+def folder(target: str) -> Iterator[str]:
+    """A folder to fill; it becomes `target` when the block ends well, else it goes."""
+    above = os.path.dirname(target)
+    os.makedirs(above, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=above) as work:
+        files = os.path.join(work, "files")
+        os.mkdir(files)
+        yield files
+        os.rename(files, target)
+
+
+def tree(files: str, suite: str, packages: Sequence[str]) -> None:
+    """Unpack packages of another release and all that they depend on, configuring nothing.
+
+    The release comes from where mmdebstrap looks for it, under this machine's own settings of apt.
+    """
+    if os.geteuid() != 0:
+        raise UnobtainableError(f"unpacking a tree of Debian {suite} needs root")
+    if shutil.which("mmdebstrap") is None:
+        install(["mmdebstrap"])
+    settings = subprocess.run(["apt-config", "dump", "Acquire"], stdout=subprocess.PIPE, check=True)
+    with tempfile.NamedTemporaryFile() as written:
+        written.write(settings.stdout)
+        written.flush()
+        _run(
+            "mmdebstrap",
+            "--variant=extract",
+            f"--aptopt={written.name}",
+            f"--include={','.join(packages)}",
+            suite,
+            files,
+        )
+    # Nothing is installed there later, and this machine's settings do not stay.
+    shutil.rmtree(os.path.join(files, "etc", "apt"), ignore_errors=True)
 
 
 def _installed(name: str) -> bool:
@@ -82,13 +119,18 @@ def _installed(name: str) -> bool:
 def _apt(command: str, *arguments: str, cwd: str | None = None) -> None:
     if shutil.which("apt-get") is None:
         raise UnobtainableError("there is no apt-get on this machine")
+    _run("apt-get", "-q", "-o", "APT::Sandbox::User=root", command, *arguments, cwd=cwd)
+
+
+def _run(program: str, *arguments: str, cwd: str | None = None) -> None:
     done = subprocess.run(
-        ["apt-get", "-q", "-o", "APT::Sandbox::User=root", command, *arguments],
+        [program, *arguments],
         cwd=cwd,
         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         capture_output=True,
         text=True,
     )
     if done.returncode != 0:
-        last = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
-        raise UnobtainableError(f"apt-get {command} failed: {last}")
+        told = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        reason = next((line for line in told if line.startswith("E: ")), "".join(told[-1:]))
+        raise UnobtainableError(f"{program} {arguments[-1]} failed: {reason}")

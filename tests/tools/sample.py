@@ -17,6 +17,7 @@ _REAL = (
     "qinglong_edge/app/program.py",
     "qinglong_edge/core/__init__.py",
     "qinglong_edge/core/errors.py",
+    "qinglong_edge/core/limits.py",
     "qinglong_edge/core/profile.py",
     "qinglong_edge/core/record.py",
     "profiles/edge.toml",

@@ -2,23 +2,33 @@
 
 The environment is `.venv`, made by the Python that runs this file and kept until that Python or the
 pins change. Checks come first and stop at the first that fails; pytest comes last, so that its
-closing line is the last line printed.
+closing line is the last line printed. With `--with-emulation` other Pythons follow, and the closing
+line is the sum.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import time
+from xml.etree import ElementTree
 
-from tests.tools import debian
+from tests.tools import debian, pythons
+from tests.tools.pythons import Python
 
 _PINS = ".requirements-dev.txt"
+_CHECKERS = ("mypy", "ruff")  # they check the tree once, not under every Python
 _STAMP = "made-for"
 CACHE = os.path.join(".cache", "debian")
+_PYTHONS = os.path.join(".cache", "pythons")
+_REPORT = os.path.join(".cache", "report.xml")
+# The oldest and the newest that routers have run every test; the two others what a Python can
+# change. These folders are about the artifact, the disk and long random runs, whatever runs them.
+WHOLE = (11, 13)
+HEAVY = ("tests/build", "tests/crash", "tests/soak")
 
 
 class SetupError(Exception):
@@ -28,8 +38,8 @@ class SetupError(Exception):
 def test(root: str, *, emulation: bool, pytest: list[str]) -> int:
     """The exit status of the first check that fails, or of pytest.
 
-    With `emulation` everything the tests need is installed first, and a skip that tests/skips.txt
-    does not name fails the run.
+    With `emulation` everything the tests need is installed first, a skip that tests/skips.txt does
+    not name fails the run, and the tests run under the other Pythons too.
     """
     environment = dict(os.environ)
     try:
@@ -37,6 +47,7 @@ def test(root: str, *, emulation: bool, pytest: list[str]) -> int:
             _provide(root)
             environment["EDGE_STRICT"] = "1"
         python = _environment(root)
+        others = _others(root) if emulation else []
     except (SetupError, debian.UnobtainableError) as error:
         print(f"build.py test: {error}", file=sys.stderr)
         return 1
@@ -45,7 +56,80 @@ def test(root: str, *, emulation: bool, pytest: list[str]) -> int:
         status = subprocess.call(command, cwd=root)
         if status != 0:
             return status
-    return max(_suite(root, one, environment, pytest) for one in _interpreters(python))
+    if not others:
+        print("== tests", flush=True)
+        command = [python, "-m", "pytest", *pytest]
+        return subprocess.call(command, cwd=root, env=environment)
+    own = Python(sys.version_info.minor, (python,), "this Python")
+    return _suites(root, [own, *others], environment, pytest)
+
+
+def _suites(root: str, every: list[Python], environment: dict[str, str], pytest: list[str]) -> int:
+    """The tests under each Python; the last lines printed are one line for each and their sum."""
+    report = os.path.join(root, _REPORT)
+    worst, lines, total = 0, [], (0, 0, 0)
+    for one in every:
+        print(f"== tests under Python 3.{one.minor} ({one.origin})", flush=True)
+        light = [] if one.minor in WHOLE else [f"--ignore={folder}" for folder in HEAVY]
+        own = [*one.command, "-m", "pytest", f"--junitxml={report}", *light, *pytest]
+        if os.path.exists(report):
+            os.unlink(report)
+        begun = time.monotonic()
+        status = subprocess.call(own, cwd=root, env=environment)
+        counts = _counts(report)
+        worst = max(worst, abs(status))
+        total = (total[0] + counts[0], total[1] + counts[1], total[2] + counts[2])
+        took = f"{time.monotonic() - begun:.0f} s, status {status}"
+        lines.append(f"Python 3.{one.minor} ({one.origin}): {_told(counts)} in {took}")
+    print("== all Pythons", *lines, _told(total), sep="\n", flush=True)
+    return worst
+
+
+def _told(counts: tuple[int, int, int]) -> str:
+    return "{} passed, {} failed, {} skipped".format(*counts)
+
+
+def _counts(report: str) -> tuple[int, int, int]:
+    """Passed, failed (with errors) and skipped tests of a report; none where there is no report."""
+    if not os.path.exists(report):
+        return 0, 0, 0
+    suite = next(ElementTree.parse(report).iter("testsuite"))  # noqa: S314 - pytest wrote it
+    tests, failed, errors, skipped = (
+        int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")
+    )
+    return tests - failed - errors - skipped, failed + errors, skipped
+
+
+def _others(root: str) -> list[Python]:
+    """Every other supported Python that can be had; a missing one of WHOLE is an error."""
+    others = []
+    for minor in pythons.MINORS:
+        if minor == sys.version_info.minor:
+            continue
+        try:
+            others.append(_other(root, minor))
+        except debian.UnobtainableError as error:
+            if minor in WHOLE:
+                raise
+            print(f"== without Python 3.{minor}: {error}", flush=True)
+    return others
+
+
+def _other(root: str, minor: int) -> Python:
+    cache = os.path.join(root, _PYTHONS)
+    pins = _pins(root, without=_CHECKERS)
+    found = pythons.on_this_machine(minor)
+    if found is not None:
+        made = _made(os.path.join(cache, f"3.{minor}"), found, pins)
+        return Python(minor, (made,), "found on this machine")
+    return pythons.unpacked(root, minor, cache, pins)
+
+
+def _pins(root: str, without: tuple[str, ...] = ()) -> list[str]:
+    with open(os.path.join(root, _PINS), encoding="utf-8") as opened:
+        lines = [line.strip() for line in opened]
+    pins = [line for line in lines if line and not line.startswith("#")]
+    return [pin for pin in pins if pin.partition("==")[0] not in without]
 
 
 def _checks(python: str) -> list[tuple[str, list[str]]]:
@@ -54,16 +138,6 @@ def _checks(python: str) -> list[tuple[str, list[str]]]:
         ("format", [python, "-m", "ruff", "format", "--check", "."]),
         ("types", [python, "-m", "mypy"]),
     ]
-
-
-def _interpreters(python: str) -> list[str]:
-    """Every Python that the suite runs under; further minor versions are added here."""
-    return [python]
-
-
-def _suite(root: str, python: str, environment: dict[str, str], pytest: list[str]) -> int:
-    print("== tests", flush=True)
-    return subprocess.call([python, "-m", "pytest", *pytest], cwd=root, env=environment)
 
 
 def _provide(root: str) -> None:
@@ -75,7 +149,7 @@ def _provide(root: str) -> None:
         print(f"== apt: {' '.join(wanted)}", flush=True)
         debian.install(wanted)
     cache = os.path.join(root, CACHE)
-    absent = [name for name in debian.CRONTABS if not os.path.isdir(os.path.join(cache, name))]
+    absent = [name for name in debian.READ if not os.path.isdir(os.path.join(cache, name))]
     if absent:
         print(f"== fetch: {' '.join(absent)}", flush=True)
     if absent and not wanted and os.geteuid() == 0:
@@ -86,17 +160,19 @@ def _provide(root: str) -> None:
 
 def _environment(root: str) -> str:
     """The Python of a `.venv` that holds exactly the pins."""
-    folder = os.path.join(root, ".venv")
+    return _made(os.path.join(root, ".venv"), sys.executable, _pins(root))
+
+
+def _made(folder: str, executable: str, pins: list[str]) -> str:
+    """The Python of an environment with exactly these pins, made anew when they change."""
     python = os.path.join(folder, "bin", "python")
     stamp = os.path.join(folder, _STAMP)
-    pins = os.path.join(root, _PINS)
-    with open(pins, "rb") as opened:
-        made_for = f"{sys.executable} {sys.version} {hashlib.sha256(opened.read()).hexdigest()}"
+    made_for = f"{executable} {sys.version} {' '.join(pins)}"
     if _text(stamp) == made_for:
         return python
-    print("== environment", flush=True)
+    print(f"== environment of {executable}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
-    for command in _making(folder, pins):
+    for command in _making(folder, executable, pins):
         if subprocess.call(command) != 0:
             raise SetupError(f"`{' '.join(command)}` failed")
     with open(stamp, "w", encoding="utf-8") as written:
@@ -104,15 +180,15 @@ def _environment(root: str) -> str:
     return python
 
 
-def _making(folder: str, pins: str) -> list[list[str]]:
+def _making(folder: str, executable: str, pins: list[str]) -> list[list[str]]:
     """Commands that make the environment; a Debian Python without ensurepip lends its own pip."""
     python = os.path.join(folder, "bin", "python")
-    install = ["install", "-qq", "--no-input", "--disable-pip-version-check", "-r", pins]
+    install = ["install", "-qq", "--no-input", "--disable-pip-version-check", *pins]
     if _venv_works():
-        return [[sys.executable, "-m", "venv", folder], [python, "-m", "pip", *install]]
+        return [[executable, "-m", "venv", folder], [python, "-m", "pip", *install]]
     if _pip_works():
         return [
-            [sys.executable, "-m", "venv", "--without-pip", folder],
+            [executable, "-m", "venv", "--without-pip", folder],
             [sys.executable, "-m", "pip", "--python", python, *install],
         ]
     raise SetupError("this Python has neither ensurepip nor pip; install python3-venv")

@@ -45,7 +45,7 @@ STDLIB: dict[str, frozenset[str]] = {
     "system": frozenset(
         {
             *("binascii", "errno", "fcntl", "heapq", "os", "pwd", "re", "resource", "select"),
-            *("selectors", "signal", "socket", "stat", "struct", "sys", "time"),
+            *("_socket", "signal", "stat", "struct", "sys", "time"),
         }
     ),
     "storage": frozenset({"errno", "json", "os", "re", "sqlite3"}),
@@ -58,14 +58,14 @@ STDLIB: dict[str, frozenset[str]] = {
     "cli": frozenset({"binascii", "errno", "json", "os", "re", "signal", "stat", "sys", "time"}),
     ENTRY: frozenset(
         {
-            *("_frozen_importlib", "_frozen_importlib_external", "fcntl", "marshal", "os"),
-            *("struct", "sys", "zipimport", "zlib"),
+            *("_bz2", "_frozen_importlib", "_frozen_importlib_external", "fcntl", "marshal"),
+            *("os", "struct", "sys", "zipimport"),
         }
     ),
 }
-# room -> what a function may import late -> why the daemon does not pay for it
+# room or module -> what a function may import late -> why the daemon does not pay for it
 LATE: dict[str, dict[str, str]] = {
-    ENTRY: {"bz2": "only a Python whose byte code the zipapp does not carry reads the sources"},
+    "core.zone": dict.fromkeys(("datetime", "io", "zoneinfo"), "only zones other than UTC"),
     "system": {"cryptography": "only the launch child and one-shot commands open secrets"},
     "app": {"tomllib": "only a checkout reads TOML; the zipapp carries JSON"},
     "cli": {"datetime": "only one-shot commands"},
@@ -139,7 +139,7 @@ def _wrong_outside(arrow: Arrow) -> str | None:
         return f"{arrow.room} -> {name}: only {ONE_PLACE[name]} may import it"
     if name in STDLIB.get(arrow.room, ()):
         return None
-    if name not in LATE.get(arrow.room, ()):
+    if name not in {**LATE.get(arrow.room, {}), **LATE.get(arrow.source, {})}:
         return f"{arrow.room} -> {name}: not on this room's list of the standard library"
     return None if arrow.late else f"{arrow.room} -> {name}: only late, inside a function"
 

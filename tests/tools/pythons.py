@@ -1,0 +1,132 @@
+"""Which other Pythons the suite runs under, and how each is started.
+
+One that stands on this machine gets a virtual environment of its own. Else Debian's is unpacked
+with its own libc, shells and tools, and entered as the root of a private mount namespace, in which
+the repository keeps its path. All of it lies under `.cache/pythons`; a tree there is complete or
+absent.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zlib
+from dataclasses import dataclass
+
+from tests.tools import debian
+
+MINORS = (11, 12, 13, 14)
+_SUITES = {11: "bookworm", 13: "trixie", 14: "forky"}  # no release of Debian carries 3.12
+_PACKAGES = (
+    "libpython3.{minor}-stdlib",
+    "python3.{minor}-minimal",
+    *debian.TOOLS,
+    "coreutils",
+    "findutils",
+    "grep",
+    "libc-bin",  # the locale C.UTF-8
+    "procps",
+    "sed",
+)
+# 1 the tree, 2 the repository, then the command. /tmp is new: the tree of a repository that stands
+# under /tmp could not be seen otherwise.
+_ENTER = """
+tree=$1 root=$2
+shift 2
+mount --bind "$tree" "$tree"
+for folder in dev proc sys; do
+  mount --rbind "/$folder" "$tree/$folder"
+done
+mount -t tmpfs -o mode=1777 tmp "$tree/tmp"
+mkdir -p "$tree$root"
+mount --bind "$root" "$tree$root"
+cd "$tree"
+pivot_root . mnt
+PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+export PATH HOME
+umount -l /mnt
+cd "$root"
+exec "$@"
+"""
+# True for a Python that can run the tests; a Debian one may lack these modules.
+_PROBE = "import sys, ensurepip, sqlite3, venv, zlib; print(*sys.version_info[:2], sys.executable)"
+
+
+@dataclass(frozen=True)
+class Python:
+    """A Python with pytest: the words before `-m pytest`, and where it comes from."""
+
+    minor: int
+    command: tuple[str, ...]
+    origin: str
+
+
+def on_this_machine(minor: int) -> str | None:
+    """The path of a Python 3.`minor`: first on PATH, then beside a stand-in on PATH.
+
+    A version manager puts a small program of that name on PATH; it may refuse to start versions
+    that are nevertheless there, in the folder `versions` beside its own.
+    """
+    name = f"python3.{minor}"
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        versions = os.path.join(os.path.dirname(folder), "versions")
+        for path in (os.path.join(folder, name), *_installed(versions, name)):
+            if os.access(path, os.X_OK) and (real := _real(path, minor)) is not None:
+                return real
+    return None
+
+
+def _installed(versions: str, name: str) -> list[str]:
+    try:
+        found = os.listdir(versions)
+    except OSError:
+        return []
+    return [os.path.join(versions, version, "bin", name) for version in sorted(found, reverse=True)]
+
+
+def _real(path: str, minor: int) -> str | None:
+    asked = subprocess.run([path, "-I", "-c", _PROBE], capture_output=True, text=True)
+    major, _, rest = asked.stdout.strip().partition(" ")
+    told, _, executable = rest.partition(" ")
+    return executable if (asked.returncode, major, told) == (0, "3", str(minor)) else None
+
+
+def unpacked(root: str, minor: int, cache: str, pins: list[str]) -> Python:
+    """Debian's Python 3.`minor` with the pinned packages; UnobtainableError says why not."""
+    suite = _SUITES.get(minor)
+    if suite is None:
+        raise debian.UnobtainableError("this machine has none, and no Debian release carries it")
+    content = " ".join((suite, *_PACKAGES, *pins))
+    tree = os.path.join(cache, f"tree-3.{minor}-{zlib.crc32(content.encode()):08x}")
+    name = f"python3.{minor}"
+    if not os.path.isdir(tree):
+        with debian.folder(tree) as made:
+            debian.tree(made, suite, [one.format(minor=minor) for one in _PACKAGES])
+            _complete(made, minor, pins)
+    enter = ("unshare", "--mount", "--propagation", "private", "sh", "-euc", _ENTER, "sh")
+    python = Python(minor, (*enter, tree, root, name), f"Debian {suite}")
+    tried = subprocess.run([*python.command, "-c", "import pytest"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        last = tried.stderr.strip().rpartition("\n")[2]
+        raise debian.UnobtainableError(f"Debian's {name} does not start here: {last}")
+    return python
+
+
+def _complete(tree: str, minor: int, pins: list[str]) -> None:
+    """What no package brings when nothing is configured: users, folders, links, pytest."""
+    for name in ("dev", "mnt", "proc", "root", "sys", "tmp"):
+        os.makedirs(os.path.join(tree, name), exist_ok=True)
+    for name in ("bin", "lib", "lib64", "sbin"):
+        if not os.path.lexists(os.path.join(tree, name)):
+            os.symlink(f"usr/{name}", os.path.join(tree, name))
+    for name in ("passwd", "group"):
+        shutil.copy(f"/etc/{name}", os.path.join(tree, "etc", name))
+    site = os.path.join(tree, "usr", "local", "lib", f"python3.{minor}", "dist-packages")
+    chosen = ["--target", site, "--python-version", f"3.{minor}", "--only-binary=:all:"]
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
+    done = subprocess.run([*command, *chosen, *pins], capture_output=True, text=True)
+    if done.returncode != 0:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise debian.UnobtainableError(f"pip has nothing for Python 3.{minor}: {last}")
