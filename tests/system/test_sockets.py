@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import _socket
 import os
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
-from _socket import socket as Socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -98,13 +98,13 @@ def server(path: str) -> Iterator[Server]:
 
 
 @pytest.fixture
-def client(server: Server, path: str) -> Iterator[Socket]:
+def client(server: Server, path: str) -> Iterator[_socket.socket]:
     with closing(sockets.connect(path, 5.0)) as sock:
         server.turn(2)
         yield sock
 
 
-def received(sock: Socket | socket.socket, server: Server, size: int) -> bytes:
+def received(sock: _socket.socket | socket.socket, server: Server, size: int) -> bytes:
     """What the client has been sent once that are `size` bytes, or once the server has closed."""
     sock.setblocking(False)
     data = bytearray()
