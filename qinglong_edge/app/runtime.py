@@ -38,7 +38,7 @@ from qinglong_edge.process.receipts import ReceiptStore
 from qinglong_edge.storage.store import Store
 from qinglong_edge.system.child import Spawner
 from qinglong_edge.system.clock import Clock
-from qinglong_edge.system.files import Files
+from qinglong_edge.system.files import Files, storage_error
 from qinglong_edge.system.loop import Loop
 from qinglong_edge.system.process import Processes
 
@@ -95,7 +95,10 @@ class Runtime:
         self.zones = Zones()
         self.settled: list[Callable[[Run], None]] = []
         self.started_boot_ms = parts.clock.boot_ms()
-        self.boot_id = parts.processes.boot_id() or "unknown"
+        try:
+            self.boot_id = parts.processes.boot_id() or "unknown"
+        except OSError as error:
+            raise storage_error(error, "boot's identity") from None
         self.lock_fd = state.lock(where, parts.files)
         try:
             self.store = parts.open_store(

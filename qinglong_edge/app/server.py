@@ -97,6 +97,9 @@ class Server:
             connection.send(rpc.result_line(call_id, result))
         except EdgeError as error:
             connection.send(rpc.error_line(call_id, error))
+        except MemoryError:
+            short = Unavailable("no_memory", "There is not enough memory for this request.")
+            connection.send(rpc.error_line(call_id, short))
         except Exception as error:  # noqa: BLE001 - the outermost door: one bad request, not the daemon
             self._on_bug(error)
             connection.send(rpc.error_line(call_id, error))

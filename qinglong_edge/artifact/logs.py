@@ -84,12 +84,15 @@ class LogStore:
             self.prove_capacity(quota_bytes)
             self._files.make_private_directory(paths.shard)
             fd = self._files.open_append(paths.file)
+            try:
+                size = self._files.descriptor_size(fd)
+                if size > quota_bytes:
+                    raise Corrupt("log_over_quota", "A log is larger than its quota.", bytes=size)
+            except BaseException:
+                self._files.close(fd)
+                raise
         except OSError as error:
             raise storage_error(error, "log") from None
-        size = self._files.descriptor_size(fd)
-        if size > quota_bytes:
-            self._files.close(fd)
-            raise Corrupt("log_over_quota", "A log is larger than its quota.", bytes=size)
         return LogFile(fd=fd, size=size)
 
     def prove_capacity(self, quota_bytes: int) -> None:

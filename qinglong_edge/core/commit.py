@@ -36,13 +36,17 @@ class CursorMove(Record):
 
 
 class Commit(Record):
-    """What becomes durable together; `settings` maps a name to its new value."""
+    """What becomes durable together; `settings` maps a name to its new value.
+
+    `resolve` are journal rows whose files are gone, `released` those that go unless in quarantine.
+    """
 
     at_ms: int
     actor: str
     changes: tuple[Change, ...] = ()
     register: tuple[AttemptKey, ...] = ()
     resolve: tuple[AttemptKey, ...] = ()
+    released: tuple[AttemptKey, ...] = ()
     cursors: tuple[CursorMove, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
 

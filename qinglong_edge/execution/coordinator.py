@@ -369,7 +369,7 @@ class Coordinator:
         riders = tuple(self._riders)
         extra = self.extra_settings()
         settings = commit.settings + extra
-        self._store.commit(commit.replace(resolve=commit.resolve + riders, settings=settings))
+        self._store.commit(commit.replace(released=riders, settings=settings))
         self.on_saved(extra)
         del self._riders[: len(riders)]
 

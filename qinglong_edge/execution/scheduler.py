@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from qinglong_edge.execution.trust import ClockTrust
 
 _BATCH = 256
+_DECIDED_MAX = 16  # in one look: on a disk that takes a second for a commit others have a turn too
 _STALE = "stale"
 
 
@@ -247,7 +248,9 @@ class Scheduler:
 
     def look(self) -> None:
         """Decide every occurrence that is due, then sleep until the next one."""
-        while self._due():
+        for _ in range(_DECIDED_MAX):
+            if not self._due():
+                break
             if self._todo is not None:
                 self._guarded(self._todo)
                 continue

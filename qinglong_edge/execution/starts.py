@@ -7,6 +7,8 @@ exits at its gate; a crash after it leaves a row whose process is adopted or pro
 
 from __future__ import annotations
 
+from errno import ENOMEM
+
 from qinglong_edge.core import ids
 from qinglong_edge.core.commit import AttemptKey, Commit
 from qinglong_edge.core.errors import Corrupt, EdgeError, Refused, Unavailable
@@ -114,7 +116,7 @@ class Starter:
             launch = self._launcher.begin(
                 self._plan(draft, draft.revision), self._fact_paths(run, attempt)
             )
-        except (EdgeError, OSError) as error:
+        except (EdgeError, OSError, MemoryError) as error:
             draft.done(draft, _typed(error))
             return
         draft.launch = launch
@@ -135,7 +137,7 @@ class Starter:
             if attempt.log_quota_bytes:
                 log = self._logs.prepare(draft.run.id, attempt.id, attempt.log_quota_bytes)
             change = self._cross(draft, launch)
-        except (EdgeError, OSError) as error:
+        except (EdgeError, OSError, MemoryError) as error:
             if log is not None:
                 self._discard(draft, log)
             self.abandon(draft, _typed(error))
@@ -256,7 +258,8 @@ def _not_ready() -> Unavailable:
     return Unavailable("launch_timed_out", "A launch child was not ready in time.")
 
 
-def _typed(error: EdgeError | OSError) -> EdgeError:
+def _typed(error: EdgeError | OSError | MemoryError) -> EdgeError:
     if isinstance(error, EdgeError):
         return error
-    return Unavailable("launch_failed", "The system refused a launch.", errno=error.errno)
+    number = error.errno if isinstance(error, OSError) else ENOMEM
+    return Unavailable("launch_failed", "The system refused a launch.", errno=number)

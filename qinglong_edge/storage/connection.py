@@ -51,7 +51,7 @@ class Layout(Record):
     wal_bytes: int
 
 
-def database_error(error: sqlite3.Error) -> Corrupt | Unavailable:
+def database_error(error: Exception) -> Corrupt | Unavailable:
     """The typed error of a failed statement; its text stays out of it."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     name = str(getattr(error, "sqlite_errorname", "SQLITE_ERROR"))
@@ -191,7 +191,7 @@ class Database:
         except sqlite3.IntegrityError as error:
             name = str(getattr(error, "sqlite_errorname", "SQLITE_CONSTRAINT"))
             raise Corrupt("constraint", "A stored rule refused the change.", sqlite=name) from None
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:  # the latter is SQLITE_NOMEM
             raise database_error(error) from None
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> Iterator[Row]:
@@ -201,7 +201,7 @@ class Database:
             # `yield from` would close the cursor at its end, which a closed connection refuses.
             for row in cursor:  # noqa: UP028
                 yield row
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:
             raise database_error(error) from None
 
     def row(self, statement: str, values: Sequence[object] = ()) -> Row | None:

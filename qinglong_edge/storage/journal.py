@@ -103,18 +103,15 @@ class ReceiptJournal:
         if same is None:
             raise Refused("journal_conflict", "The attempt is not registered for quarantine.")
 
-    def resolve(self, key: AttemptKey, at_ms: int = SAFE_INTEGER_MAX) -> bool:
-        """Forget an attempt whose file is gone; False if there was no row.
+    def resolve(self, key: AttemptKey, *, purged: bool = True) -> bool:
+        """Forget an attempt whose file is gone; False if there was no such row.
 
-        One in quarantine keeps its row, and so its file's name, until its purge time.
+        Without `purged` a row in quarantine stays: it is all that names the file there.
         """
-        cursor = self._database.execute(
-            """
-            DELETE FROM receipt_journal
-            WHERE run_number = ? AND attempt = ? AND (state = 'pending' OR purge_after_ms <= ?)
-            """,
-            (key.run_number, key.attempt, at_ms),
-        )
+        statement = "DELETE FROM receipt_journal WHERE run_number = ? AND attempt = ?"
+        if not purged:
+            statement += " AND state = 'pending'"
+        cursor = self._database.execute(statement, (key.run_number, key.attempt))
         return cursor.rowcount == 1
 
     def page(

@@ -77,7 +77,10 @@ class Store:
             except OSError:
                 pass  # a read-only disk keeps the WAL too
             raise
-        files.remove(mark)
+        try:
+            files.remove(mark)
+        except OSError:
+            pass  # the next start checks once more
 
     def setting(self, name: str) -> str | None:
         """A stored setting, or None."""
@@ -103,7 +106,9 @@ class Store:
             for key in commit.register:
                 self.journal.register(key, commit.at_ms)
             for key in commit.resolve:
-                self.journal.resolve(key, commit.at_ms)
+                self.journal.resolve(key)
+            for key in commit.released:
+                self.journal.resolve(key, purged=False)
             for move in commit.cursors:
                 self.tasks.move_cursor(move)
             for name, value in commit.settings:

@@ -233,9 +233,12 @@ class Files:
             if error.errno in _NOT_REGULAR:
                 raise Corrupt("file_unsafe", "A private file is not a regular file.") from None
             raise
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise Corrupt("file_unsafe", "A private file is not a regular file.")
+        except BaseException:
             os.close(fd)
-            raise Corrupt("file_unsafe", "A private file is not a regular file.")
+            raise
         return fd
 
     def _write_new(self, path: str, data: bytes, *, mode: int = 0o600) -> None:

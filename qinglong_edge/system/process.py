@@ -147,8 +147,11 @@ class Processes:
         return None if soft == resource.RLIM_INFINITY else soft
 
     def resident_bytes(self) -> int:
-        """This process's resident set, as /proc/self/statm tells it."""
-        text = self._read("/proc/self/statm") or b"0 0"
+        """This process's resident set, as /proc/self/statm tells it; 0 if it does not."""
+        try:
+            text = self._read("/proc/self/statm") or b"0 0"
+        except OSError:  # no descriptor is left, and that is for `status` to say
+            return 0
         return int(text.split()[1]) * resource.getpagesize()
 
     def _read(self, path: str) -> bytes | None:

@@ -119,10 +119,13 @@ class Connection:
 
     def _ready(self) -> None:
         """One step a wake-up, so that a client with many requests leaves the others their turn."""
-        if self._output:
-            self._write()
-        elif not self._take_line():
-            self._read()
+        try:
+            if self._output:
+                self._write()
+            elif not self._take_line():
+                self._read()
+        except MemoryError:  # its lines are too much for this box; the others stay
+            self.close()
 
     def _write(self) -> None:
         """Send what the kernel takes, then wait for what comes next."""

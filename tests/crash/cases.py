@@ -215,9 +215,12 @@ class Case:
             quiet = stage.drive(stage.idle, jumps=40)
             effects = len(stage.plan.effects)
             if not quiet:
-                holds = [(active.run.number, active.hold) for active in runtime.coordinator.registry]
+                holds = [
+                    (active.run.number, active.hold) for active in runtime.coordinator.registry
+                ]
                 self.proofs.append(
-                    f"no rest: held {holds}, {runtime.dispatcher.waiting} wait, {runtime.degraded()}"
+                    f"no rest: held {holds}, {runtime.dispatcher.waiting} wait: "
+                    f"{runtime.degraded()}"
                 )
             runtime.scheduler.close()
             before = self.slot.effects()
@@ -312,11 +315,18 @@ def _dying(case: Case, plan: Plan, work: Callable[[Stage], object]) -> bool:
     return status == DIED
 
 
-def die(slot: Slot, scenario: Scenario, plan: Plan, again: Plan | None = None) -> Outcome:
-    """Pass B: the owner dies; pass D: the next one dies too while it recovers."""
+def die(
+    slot: Slot, scenario: Scenario, plan: Plan, again: Plan | None = None, *, pause: bool = False
+) -> Outcome:
+    """Pass B: the owner dies; pass D: the next one dies too while it recovers.
+
+    With `pause` the next owner comes only after all processes of the first one have ended.
+    """
     reset(slot, scenario)
     case = Case(slot, scenario)
     died = _dying(case, plan, case.play)
+    if pause:
+        case.stage(Plan()).wait_for_processes()
     found = case.look(ALWAYS)
     died_again = False
     if again is not None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from qinglong_edge.core import ids, receipt
 from qinglong_edge.core.errors import EdgeError
 from qinglong_edge.core.run import ENDED
-from tests.crash.stage import LOG_QUOTA, Slot
 from tests.crash.scenarios import UNBELIEVABLE, Scenario
+from tests.crash.stage import LOG_QUOTA, Slot
 
 _ENDED = ", ".join(f"'{status}'" for status in sorted(ENDED))
 
@@ -31,6 +31,9 @@ class Scene:
     effects: int  # counted before the database was read
     cut: bool = False  # the power went: commands were killed, files may be torn
     promised: frozenset[str] = frozenset()  # attempts whose receipt was said to be durable
+    signals: tuple[tuple[int, int, bool], ...] = ()  # group, number, was its leader alive
+    committed: int = 0  # runs that an owner had been told are stored
+    second_owner: str = ""  # how a second owner was refused; empty: there was none
     proofs: list[str] = field(default_factory=list)  # broken promises seen while it ran
 
     def rows(self, statement: str) -> list[tuple[object, ...]]:
@@ -131,7 +134,9 @@ def _journal(scene: Scene) -> dict[str, str]:
     rows = scene.rows(
         "SELECT attempt.id, state FROM receipt_journal JOIN attempt USING (run_number, attempt)"
     )
-    return {ids.from_blob(bytes(blob)): str(state) for blob, state in rows if isinstance(blob, bytes)}
+    return {
+        ids.from_blob(bytes(blob)): str(state) for blob, state in rows if isinstance(blob, bytes)
+    }
 
 
 def an_occurrence_is_one_run(scene: Scene) -> Iterator[str]:
@@ -221,6 +226,26 @@ def a_promised_receipt_is_believed(scene: Scene) -> Iterator[str]:
             yield f"the durable receipt of {attempt_id} did not end it: {evidence}, {code}"
 
 
+def nothing_is_signalled_unproven(scene: Scene) -> Iterator[str]:
+    """A group is signalled only while its leader is there to prove whose group it is."""
+    for group, number, alive in scene.signals:
+        if not alive:
+            yield f"signal {number} went to group {group}, whose leader was gone"
+
+
+def what_was_committed_stays(scene: Scene) -> Iterator[str]:
+    """A run whose commit returned is there for the next owner."""
+    found = scene.one("SELECT count(*) FROM run")
+    if found < scene.committed:
+        yield f"{scene.committed} runs were committed, {found} are there"
+
+
+def there_is_one_owner(scene: Scene) -> Iterator[str]:
+    """A second owner is refused at the lock, before it touches the database."""
+    if scene.second_owner not in ("", "state_owned"):
+        yield f"a second owner was not refused at the lock: {scene.second_owner}"
+
+
 def nothing_else_was_broken(scene: Scene) -> Iterator[str]:
     """What was seen while it ran: descriptors, children, exceptions that left the loop."""
     yield from scene.proofs
@@ -236,6 +261,9 @@ ALWAYS: tuple[Check, ...] = (
     intent_precedes_the_move,
     an_occurrence_is_one_run,
     logs_are_bounded,
+    nothing_is_signalled_unproven,
+    what_was_committed_stays,
+    there_is_one_owner,
     nothing_else_was_broken,
 )
 SETTLED: tuple[Check, ...] = (

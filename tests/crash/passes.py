@@ -262,9 +262,8 @@ def main(argv: Sequence[str]) -> int:
             run.scenario(given.what, SCENARIOS[name])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for each in run.broken:
-        print(each)
-    print(json.dumps({"pass": given.what, "broken": len(run.broken), **run.figures._asdict()}))
+    figures = {"pass": given.what, "broken": len(run.broken), **run.figures._asdict()}
+    sys.stdout.write("\n".join([*run.broken, json.dumps(figures)]) + "\n")
     return 1 if run.broken else 0
 
 

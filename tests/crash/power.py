@@ -48,7 +48,6 @@ class _File:
         return list(dict.fromkeys((self.synced, torn, zeros, self.data)))
 
 
-_Name = tuple[str, str, "_File | None"]  # directory, name, file (None: a directory)
 _Step = tuple[tuple[str, "_File | None", bool], ...]  # (path, what, there); one is one whole step
 
 
@@ -77,10 +76,12 @@ class Disk:
     def apply(self, op: Op) -> None:
         """One recorded effect."""
         kind, path = op[0], str(op[1]) if len(op) > 1 else ""
-        if not path.startswith(self.root) or path == self.root and kind != "fsync":
+        if not path.startswith(self.root) or (path == self.root and kind != "fsync"):
             return
         if kind in ("mkdir", "makedirs"):
             self._step((path, None, True))
+        elif kind == "given":  # a stranger's, whole and durable
+            self.names[path] = self.durable[path] = _File(op[2], op[2])
         elif kind == "create":
             self._step((path, _File(), True))
         elif kind in ("write", "data"):
@@ -164,11 +165,11 @@ def make_tools(slot: Slot) -> None:
         path = os.path.join(slot.tools, name)
         tool = shutil.which(name) or name
         cat = shutil.which("cat") or "cat"
-        text = text.replace("TRACE", slot.trace).replace("TOOL", tool)
-        text = text.replace("$(cat", f"$({cat}")
+        body = text.replace("TRACE", slot.trace).replace("TOOL", tool)
+        body = body.replace("$(cat", f"$({cat}")
         with open(path, "w", encoding="ascii") as opened:
-            opened.write(f"#!/bin/sh\n{text}\n")
-        os.chmod(path, 0o755)  # noqa: S103 - a program
+            opened.write(f"#!/bin/sh\n{body}\n")
+        os.chmod(path, 0o755)
 
 
 class _Recorder:

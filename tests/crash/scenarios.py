@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from qinglong_edge.core import ids
+from qinglong_edge.core.canonical import base64url
 from qinglong_edge.core.errors import EdgeError
 from qinglong_edge.core.receipt import Receipt
 from qinglong_edge.core.run import RUNNING, Attempt, Run
@@ -26,14 +27,12 @@ class Scenario:
     """A piece of the main job.
 
     `exact`: the command is never killed from outside, so what it did and what is recorded agree.
-    `dues`: each of its triggers was due once, and that occurrence is to become one run.
     """
 
     play: Callable[[Stage], None]
     tasks: tuple[str, ...]
     founded: bool = True  # the state directory is there already
     exact: bool = True
-    dues: bool = False
     publishes: bool = False  # the owner is the receipt's writer: its death leaves a temporary
     power: bool = False  # it writes files that a cut can tear
 
@@ -116,9 +115,11 @@ def unbelievable(stage: Stage) -> None:
         _hold(stage)
     found = _running(stage)
     if found is not None:
-        store = ReceiptStore(stage.where.receipts, stage.parts().files)
-        with open(store.paths(found[1].id).target, "wb") as opened:
+        paths = ReceiptStore(stage.where.receipts, stage.parts().files).paths(found[1].id)
+        with open(paths.target, "wb") as opened:
             opened.write(UNBELIEVABLE)
+        if stage.plan.ops is not None:
+            stage.plan.ops.append(("given", paths.target, UNBELIEVABLE))
     stage.release()
     stage.wait_for_processes()
     with stage.owned() as runtime:
@@ -139,7 +140,7 @@ def published(stage: Stage) -> None:
     stage.wait_for_processes()
     token = next(
         token
-        for token in (ids.new_token(lambda _n, raw=raw: raw) for raw in stage.tokens if len(raw) == 32)
+        for token in (base64url(raw) for raw in stage.tokens if len(raw) == ids.TOKEN_BYTES)
         if ids.token_hash(token) == attempt.token_hash
     )
     at_ms = attempt.started_at_ms or 0
@@ -210,7 +211,7 @@ SCENARIOS = {
         Scenario(founded, ("plain",), founded=False, power=True),
         Scenario(heard, ("plain",)),
         Scenario(noisy, ("plain", "noisy"), power=True),
-        Scenario(due, ("plain", "hourly", "period"), dues=True),
+        Scenario(due, ("plain", "hourly", "period")),
         Scenario(again, ("plain", "again")),
         Scenario(left, ("plain", "held"), power=True),
         Scenario(adopted, ("plain", "held")),

@@ -71,7 +71,7 @@ class Plan:
         self.owner = os.getpid()
         self.paths: dict[int, str] = {}  # descriptor -> name, of what was opened for writing
         self.forked: list[int] = []
-        self.signals: list[tuple[int, int]] = []
+        self.signals: list[tuple[int, int, bool]] = []
         self.ops: list[Op] | None = None  # recorded for the power pass
         self.before_op: Callable[[], None] = lambda: None
         self.on_commit: Callable[[], None] = lambda: None
@@ -186,6 +186,16 @@ def _short(path: object) -> str:
     return text if text.startswith(_KERNEL) else "/".join(text.split("/")[-2:])
 
 
+def _leads(pid: int) -> bool:
+    """Whether a process is there, an uncollected own one included."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as opened:
+            fields = opened.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return fields[0] not in (b"Z", b"X")
+
+
 def _caller() -> str:
     """Who of the product asks, as room.function."""
     frame = sys._getframe(2)
@@ -266,7 +276,7 @@ class _Calls:
 
     def _open(self, path: Any, flags: int, *given: Any, **named: Any) -> int:
         creates = bool(flags & os.O_CREAT)
-        codes = (*_DISK, *_TABLE) if creates else ("EIO", *_TABLE)
+        codes: tuple[str, ...] = (*_DISK, *_TABLE) if creates else ("EIO", *_TABLE)
         if str(path).startswith(_KERNEL):
             codes = _TABLE
         word = "create" if creates else "open"
@@ -304,7 +314,8 @@ class _Calls:
                 return
             name = f"{_caller()}: {real.__name__} {signal.Signals(number).name}"
             self._plan.enter(name, (), lasting=True)
-            self._plan.signals.append((target, number))
+            if self._plan.mine:
+                self._plan.signals.append((target, number, _leads(target)))
             real(target, number)
             self._plan.leave()
 
@@ -329,7 +340,7 @@ class _Calls:
         plan = self._plan
 
         class Counted(sqlite3.Connection):
-            def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:  # type: ignore[override]
+            def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
                 return _statement(plan, super().execute, statement, values)
 
         return sqlite3.connect(path, factory=Counted, **named)

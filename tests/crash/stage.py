@@ -87,6 +87,11 @@ class Slot:
         return os.path.join(self.folder, "go")
 
     @property
+    def deaf(self) -> str:
+        """There once a command ignores TERM."""
+        return os.path.join(self.folder, "deaf")
+
+    @property
     def noise(self) -> str:
         """What the noisy command prints, more than its log may hold."""
         return os.path.join(self.folder, "noise")
@@ -118,6 +123,8 @@ class Slot:
             "plain": {"shell": work, **plain},
             "noisy": {"shell": f"cat {self.noise}; {work}", "cwd": "/", "log": True},
             "held": {"shell": f"{wait}; {work}", **plain},
+            "deaf": {"shell": f"trap '' TERM; : > {self.deaf}; {wait}", **plain},
+            "nowhere": {"shell": work, "log": False, "cwd": f"{self.folder}/nowhere"},
             "again": {"shell": work, "retry": 1, "retry_on": ["failed"], **plain},
             "hourly": {"shell": work, "cron": ["0 * * * *"], "zone": "UTC", **plain},
             "period": {"shell": work, "every": ["1h"], **plain},
@@ -359,4 +366,3 @@ def children() -> list[int]:
     """Children of this process, those that it was made the reaper of included."""
     with open(f"/proc/self/task/{os.getpid()}/children", "rb") as opened:
         return [int(word) for word in opened.read().split()]
-

@@ -19,7 +19,7 @@ import pytest
 
 from qinglong_edge.app.runtime import Parts
 from qinglong_edge.core.errors import Unavailable
-from qinglong_edge.core.limits import ESCAPED_POLL_MS, WRAPPER_SILENCE_MS
+from qinglong_edge.core.limits import ESCAPED_POLL_MS, LAUNCH_READY_MS, WRAPPER_SILENCE_MS
 from qinglong_edge.storage.connection import Database
 from qinglong_edge.system.files import Files
 from tests.e2e.kit import Kit, gone, pids
@@ -138,8 +138,8 @@ def test_a_daemon_starts_on_a_full_disk_and_admits_when_there_is_room(bare: Kit)
             told = kit.ask("status")["result"]
             assert "log_capacity" in told["degraded"]
             assert [each["hold"] for each in told["active"] if each["number"] == 1] == [None]
-            kit.file("go").touch()
             make_room()
+            kit.file("go").touch()
             run = kit.ended(1)
             assert (run["status"], run["exit_code"], run["evidence"]) == ("failed", 7, "receipt")
             until(
@@ -272,7 +272,7 @@ def test_whatever_a_disk_says_no_with_everything_goes_on_when_it_says_yes(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     tasks(kit)
-    kit.ok("task", "add", "v", "--every", "10s", "--shell", "exit 0")
+    kit.ok("task", "add", "v", "--every", "10s", "--misfire", "fire_once", "--shell", "exit 0")
     parts = Parts()
     parts.files = files = Failing()
     parts.clock = clock = Moved()
@@ -372,7 +372,7 @@ def test_a_commit_that_outlasts_the_wrappers_patience_leaves_one_end_and_no_file
     assert kit.sql("SELECT count(*) FROM receipt_journal") == [(0,)]
 
 
-def test_hours_in_a_commit_are_no_reason_to_start_twice(
+def test_a_commit_that_outlasts_a_launch_starts_nothing_twice(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time passes in the fsync: no launch times out behind its own barrier, none is repeated."""
@@ -380,13 +380,34 @@ def test_hours_in_a_commit_are_no_reason_to_start_twice(
     parts = Parts()
     parts.clock = clock = Moved()
     with Resident(kit.state, parts) as resident:
-        _slow(monkeypatch, resident.runtime.store.database, lambda: clock.pass_by(3_600_000))
+        commit_ms = LAUNCH_READY_MS + 5_000
+        _slow(monkeypatch, resident.runtime.store.database, lambda: clock.pass_by(commit_ms))
+        clock.pass_by(10_000)
         resident.until(lambda: len(resident.ended) >= 3, what="three runs end")
         resident.call("scheduler.pause")
         resident.until(lambda: not resident.runtime.coordinator.registry.busy, what="rest")
         ended = [(run.status, run.number) for run in resident.ended]
         assert {status for status, _number in ended} == {"succeeded"}
         assert len(kit.file("ran").read_text().split()) == len(ended) == len(set(ended))
+
+
+def test_triggers_that_are_due_faster_than_the_disk_commits_leave_the_others_a_turn(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each skipped occurrence is a commit, and the next one is due before it returns."""
+    tasks(kit)
+    kit.ok("task", "set", "t", "--every", "1s")
+    parts = Parts()
+    parts.clock = clock = Moved()
+    with Resident(kit.state, parts) as resident:
+        number = resident.start("t")
+        resident.until(lambda: _pid(kit))
+        _slow(monkeypatch, resident.runtime.store.database, lambda: clock.pass_by(3_000))
+        clock.pass_by(1_000)
+        for _ in range(5):
+            resident.turn()
+        kit.file("go").touch()
+        assert resident.end(number)["exit_code"] == 7
 
 
 def _pid(kit: Kit) -> int:

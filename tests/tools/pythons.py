@@ -22,7 +22,7 @@ _SUITES = {11: "bookworm", 13: "trixie", 14: "forky"}  # no release of Debian ca
 _PACKAGES = (
     "libpython3.{minor}-stdlib",
     "python3.{minor}-minimal",
-    *debian.TOOLS,
+    *(name for name in debian.TOOLS if name != "busybox"),
     "coreutils",
     "findutils",
     "grep",
@@ -123,6 +123,8 @@ def _complete(tree: str, minor: int, pins: list[str]) -> None:
             os.symlink(f"usr/{name}", os.path.join(tree, name))
     for name in ("passwd", "group"):
         shutil.copy(f"/etc/{name}", os.path.join(tree, "etc", name))
+    # This machine's own: in BusyBox 1.38 (forky) no `read` returns after a signal was caught.
+    shutil.copy(shutil.which("busybox") or "busybox", os.path.join(tree, "usr", "bin", "busybox"))
     site = os.path.join(tree, "usr", "local", "lib", f"python3.{minor}", "dist-packages")
     chosen = ["--target", site, "--python-version", f"3.{minor}", "--only-binary=:all:"]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]

@@ -90,9 +90,9 @@ def _told(counts: tuple[int, int, int]) -> str:
 
 
 def _counts(report: str) -> tuple[int, int, int]:
-    """Passed, failed (with errors) and skipped tests of a report; none where there is no report."""
+    """Passed, failed (with errors) and skipped tests of a report; a missing one is a failure."""
     if not os.path.exists(report):
-        return 0, 0, 0
+        return 0, 1, 0
     suite = next(ElementTree.parse(report).iter("testsuite"))  # noqa: S314 - pytest wrote it
     tests, failed, errors, skipped = (
         int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")

@@ -1,0 +1,100 @@
+"""The suite under several Pythons: which are found, which may be missing, the sum at the end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tools import debian, pythons, testing
+from tests.tools.pythons import Python
+
+OWN = sys.version_info.minor
+REPORT = (
+    '<testsuites><testsuite name="pytest" tests="{}" failures="1" errors="1" skipped="2"/>'
+    "</testsuites>"
+)
+
+
+def program(path: Path, body: str) -> str:
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_python_is_found_by_its_name_and_told_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "bin" / "python3.14", "echo 3 14 /real/python")
+    monkeypatch.setenv("PATH", f"/nowhere:{tmp_path}/bin")
+    assert pythons.on_this_machine(14) == "/real/python"
+    assert pythons.on_this_machine(13) is None
+
+
+@pytest.mark.parametrize("told", ["exit 127", "echo 3 13 /other", "echo", "echo 3 14 x; exit 1"])
+def test_a_stand_in_that_starts_nothing_leads_to_the_versions_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    program(tmp_path / "stand-ins" / "python3.14", told)
+    monkeypatch.setenv("PATH", f"{tmp_path}/stand-ins")
+    assert pythons.on_this_machine(14) is None
+    program(tmp_path / "versions" / "3.14.1" / "bin" / "python3.14", "echo 3 14 /real/python")
+    assert pythons.on_this_machine(14) == "/real/python"
+
+
+def test_a_python_that_debian_never_had_cannot_be_unpacked(tmp_path: Path) -> None:
+    with pytest.raises(debian.UnobtainableError, match="no Debian release"):
+        pythons.unpacked(str(tmp_path), 12, str(tmp_path), [])
+
+
+def test_the_two_that_routers_have_are_a_must_and_the_others_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def other(root: str, minor: int) -> Python:
+        if minor in missing:
+            raise debian.UnobtainableError("it is not there")
+        return Python(minor, ("python",), "somewhere")
+
+    monkeypatch.setattr(testing, "_other", other)
+    missing = {12, 14}
+    had = [one.minor for one in testing._others(str(tmp_path))]
+    assert had == [minor for minor in (11, 13) if minor != OWN]
+    told = capsys.readouterr().out.splitlines()
+    assert told == [f"== without Python 3.{n}: it is not there" for n in (12, 14) if n != OWN]
+    missing = {13, 11}
+    with pytest.raises(debian.UnobtainableError):
+        testing._others(str(tmp_path))
+
+
+def test_several_pythons_end_with_the_sum_and_the_worst_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".cache").mkdir()
+    commands = []
+
+    def call(command: list[str], **where: object) -> int:
+        commands.append(command)
+        if command[0] != "broken":
+            (tmp_path / ".cache" / "report.xml").write_text(REPORT.format(10), encoding="utf-8")
+        return {"one": 0, "two": 1, "broken": 4}[command[0]]
+
+    monkeypatch.setattr(subprocess, "call", call)
+    every = [Python(11, ("one",), "a"), Python(12, ("two",), "b"), Python(13, ("broken",), "c")]
+    assert testing._suites(str(tmp_path), every, {}, ["-k", "x"]) == 4
+    told = capsys.readouterr().out.splitlines()
+    assert told[-1] == "12 passed, 5 failed, 4 skipped"
+    assert told[-2].startswith("Python 3.13 (c): 0 passed, 1 failed, 0 skipped in ")
+    light = [any(word.startswith("--ignore=") for word in command) for command in commands]
+    assert light == [False, True, False]
+    assert all(command[-2:] == ["-k", "x"] for command in commands)
+
+
+def test_the_other_pythons_get_what_the_tests_import_and_no_checkers() -> None:
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    names = {pin.partition("==")[0] for pin in testing._pins(root, testing._CHECKERS)}
+    assert {"pytest", "hypothesis", "tzdata", "cryptography"} <= names
+    assert not names & {"ruff", "mypy"}

@@ -1,0 +1,458 @@
+"""Little of everything: memory, processes, descriptors; much of everything: tasks, runs, clients.
+
+Degraded, never dead: whatever is refused is named, and works again when there is enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import socket
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qinglong_edge.app.runtime import Parts
+from qinglong_edge.core.limits import CLOCK_STEADY_MS
+from tests.e2e.kit import Daemon, Kit, gone, pids, request
+from tests.e2e.resident import Moved, Resident, collect
+from tests.support import until
+from tests.tools.bench_scale import multiply_history
+
+PATIENT = 'echo $$ >> "{0}/pid"; while [ ! -e "{0}/go" ]; do sleep 0.05; done; exit 7'
+MIB = 1_048_576
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+PIDS = Path("/sys/fs/cgroup/pids")
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    yield
+    collect()
+
+
+def descriptors(daemon: Daemon) -> int:
+    """How many descriptors a daemon has open."""
+    return len(os.listdir(f"/proc/{daemon.pid}/fd"))
+
+
+def healthy(kit: Kit, daemon: Daemon) -> None:
+    """It answers, runs a task to its own end, and met nothing unexpected."""
+    number = kit.ask("run.start", name="u")["result"]["number"]
+    run = kit.ended(number)
+    assert (run["status"], run["exit_code"], run["evidence"]) == ("failed", 4, "receipt")
+    assert daemon.stop() == 0
+    assert " bug " not in daemon.said()
+
+
+# -- too little -----------------------------------------------------------------------------------
+
+
+def test_a_daemon_without_memory_refuses_and_recovers(kit: Kit) -> None:
+    """RLIMIT_AS just above what it has: big requests fail, launches wait, nothing else happens."""
+    kit.ok("task", "add", "t", "--shell", PATIENT.format(kit.place))
+    kit.ok("task", "add", "u", "--shell", "exit 4")
+    with kit.daemon() as daemon:
+        kit.ask("run.start", name="t")
+        (task,) = pids(kit.file("pid"))
+        kit.ask("status")
+        pages = int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[0])
+        before = resource.prlimit(daemon.pid, resource.RLIMIT_AS)
+        limit = pages * resource.getpagesize() + 256 * 1024
+        resource.prlimit(daemon.pid, resource.RLIMIT_AS, (limit, before[1]))
+        refused = 0
+        for size in (16_384, 262_144, MIB, 2 * MIB - 4_096):
+            with contextlib.suppress(OSError, ValueError):
+                answer = kit.send(request("task.add", name="big", argv=["true", "x" * size]))
+                refused += "error" in answer
+            with contextlib.suppress(OSError, ValueError):
+                kit.send(request("cron.next", expression="* * * * *", count=1_000))
+        for _ in range(3):
+            with contextlib.suppress(OSError, ValueError):
+                kit.ask("run.start", name="u")
+        assert daemon.process.poll() is None, daemon.said()
+        resource.prlimit(daemon.pid, resource.RLIMIT_AS, before)
+        kit.file("go").touch()
+        run = kit.ended(1)
+        assert (run["status"], run["exit_code"]) == ("failed", 7)
+        gone(task)
+        until(lambda: not kit.ask("status")["result"]["waiting"], what="waiting launches are over")
+        until(lambda: not kit.ask("status")["result"]["active"], what="and their runs")
+        healthy(kit, daemon)
+
+
+@contextlib.contextmanager
+def pids_group(maximum: int) -> Iterator[Path]:
+    """A cgroup with so many pids."""
+    folder = PIDS / f"edge-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+        (folder / "pids.max").write_text(str(maximum))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        pytest.skip(f"no pids cgroup can be made here: {error.strerror}")
+    try:
+        yield folder
+    finally:
+        until(lambda: not (folder / "cgroup.procs").read_text(), what="the cgroup is empty")
+        folder.rmdir()
+
+
+def test_a_box_of_64_processes_makes_launches_wait_and_nothing_else(kit: Kit) -> None:
+    hog = "i=3; while [ $i -lt 64 ]; do sleep 30 & i=$((i + 1)); done; wait"
+    kit.ok("task", "add", "hog", "--shell", hog, "--no-log")
+    kit.ok("task", "add", "u", "--shell", "exit 4")
+    with pids_group(64) as group, kit.daemon() as daemon:
+        (group / "cgroup.procs").write_text(str(daemon.pid))
+        kit.ask("run.start", name="hog")
+        current = group / "pids.current"
+        until(lambda: int(current.read_text()) == 64, what="the box is full")
+        assert kit.ask("run.start", name="u")["result"]["status"] == "queued"
+        assert "launch_unavailable" in kit.ask("status")["result"]["degraded"]
+        assert kit.ask("run.stop", run="1", grace_ms=100)["result"]["status"] == "cancelled"
+        run = kit.ended(2)
+        assert run["status"] == "failed"
+        # Its wrapper may have come through and found the box full again: then nothing has run.
+        assert (run["exit_code"], run["error_code"]) in (
+            (4, "EXECUTION_FAILED"),
+            (None, "EXECUTOR_START_FAILED"),
+        )
+        assert kit.ask("status")["result"]["degraded"] == []
+        healthy(kit, daemon)
+
+
+def test_a_daemon_with_forty_descriptors_names_it_and_lives(kit: Kit) -> None:
+    kit.ok("task", "add", "u", "--shell", "exit 4")
+    with kit.daemon() as daemon:
+        kit.ask("status")
+        before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+        quiet = descriptors(daemon)
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (40, before[1]))
+        clients = [kit.connect() for _ in range(50)]
+        with contextlib.ExitStack() as closing:
+            for client in clients:
+                closing.callback(client.close)
+            until(lambda: descriptors(daemon) >= 40, what="no descriptor is left")
+            clients[0].sendall(request("run.start", name="u"))
+            with clients[0].makefile("rb") as lines:
+                answer = json.loads(lines.readline())
+            assert answer["result"]["status"] == "queued", answer
+            clients[1].sendall(request("status"))
+            with clients[1].makefile("rb") as lines:
+                (reason,) = json.loads(lines.readline())["result"]["degraded"]
+                assert reason.startswith("launch_")
+        told = until(
+            lambda: kit.ask("status")["result"], what="the backlog is served when others go"
+        )
+        assert told["waiting"] + len(told["active"]) <= 1
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, before)
+        assert kit.ended(1)["exit_code"] == 4
+        until(lambda: descriptors(daemon) <= quiet, what="every descriptor is given back")
+        assert kit.ask("status")["result"]["degraded"] == []
+        healthy(kit, daemon)
+
+
+# -- very much ------------------------------------------------------------------------------------
+
+
+def test_two_hundred_clients_at_once_slow_and_half_open_ones_too(kit: Kit) -> None:
+    kit.ok("task", "add", "u", "--shell", "exit 4")
+    with kit.daemon() as daemon, contextlib.ExitStack() as closing:
+        kit.ask("status")
+        quiet = descriptors(daemon)
+        clients = []
+        for _ in range(200):
+            clients.append(kit.connect())
+            closing.callback(clients[-1].close)
+        ask = request("status")
+        for number, client in enumerate(clients):
+            if number % 4 == 0:  # half a request, and silence
+                client.sendall(ask[:20])
+            elif number % 4 == 1:  # asks a hundred times and never reads
+                client.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    client.sendall(ask * 100)
+                client.settimeout(20)
+            elif number % 4 == 2:  # will say nothing more, and reads
+                client.sendall(ask)
+                client.shutdown(socket.SHUT_WR)
+            else:
+                client.sendall(ask)
+        begun = time.monotonic()
+        assert kit.ask("status")["result"]["owner"] == "daemon"
+        assert time.monotonic() - begun < 10, "nobody holds the others up"
+        for number, client in enumerate(clients):
+            if number % 4 >= 2:
+                with client.makefile("rb") as lines:
+                    assert json.loads(lines.readline())["result"]["owner"] == "daemon"
+        for client in clients[::4]:
+            client.sendall(ask[20:])
+            with client.makefile("rb") as lines:
+                assert json.loads(lines.readline())["result"]["owner"] == "daemon"
+        closing.close()
+        until(lambda: descriptors(daemon) <= quiet, what="every descriptor is given back")
+        healthy(kit, daemon)
+
+
+def multiply_tasks(path: Path, tasks: int) -> None:
+    """Copy the second task with its revision, trigger and cursor until there are so many."""
+    keys = {"task": "number", "revision": "task_number", "task_trigger": "number"}
+    keys["cursor"] = "trigger_number"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        for table, key in keys.items():
+            names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+            row = list(database.execute(f"SELECT * FROM {table} WHERE {key} = 2").fetchone())
+            place, rows = names.index(key), []
+            for number in range(3, tasks + 1):
+                row[place] = number
+                if table == "task":
+                    row[names.index("name")] = f"t{number}"
+                if table == "task_trigger":
+                    row[names.index("task_number")] = number
+                rows.append(tuple(row))
+            database.executemany(
+                f"INSERT INTO {table} VALUES ({', '.join('?' * len(names))})", rows
+            )
+
+
+def _cost(call: Callable[[], object], times: int) -> float:
+    """CPU of one call: the lower quartile, so that a garbage collection does not count."""
+    spent = []
+    for _ in range(times):
+        begun = time.process_time_ns()
+        call()
+        spent.append(time.process_time_ns() - begun)
+    return sorted(spent)[times // 4]
+
+
+def _costs(kit: Kit, keep: int) -> dict[str, float]:
+    """What one skipped occurrence, one maintenance tick and one `status` cost."""
+    parts = Parts()
+    parts.clock = clock = Moved()
+    with Resident(kit.state, parts) as resident:
+        resident.call("status")
+        runtime = resident.runtime
+        runtime.sweep._keep_runs = keep
+
+        def tick() -> None:
+            clock.pass_by(MINUTE_MS + 31_000)  # beyond its grace: skipped, so that nothing forks
+            runtime.scheduler.woken()
+
+        return {
+            "tick": _cost(tick, 30),
+            "sweep": _cost(runtime.sweep.run_once, 12),
+            "status": _cost(lambda: resident.call("status"), 40),
+        }
+
+
+def test_ten_thousand_tasks_and_a_hundred_thousand_runs_cost_a_tick_nothing(
+    tmp_path: Path,
+) -> None:
+    kits = []
+    for name in ("small", "large"):
+        (tmp_path / name).mkdir()
+        kit = Kit(tmp_path / name)
+        kit.ok("init", "--profile", "standalone")
+        # Its minute is never within the grace of a step of 91 s twice: skipped, never started.
+        kit.ok("task", "add", "ticker", "--every", "1m", "--no-log", "--", "true")
+        kit.ok("task", "add", "t", "--cron", "0 0 1 1 *", "--zone", "UTC", "--no-log", "--", "true")
+        kit.ok("start", "ticker", "--wait")
+        with Resident(kit.state):
+            pass  # gives every trigger its cursor
+        kits.append(kit)
+    multiply_tasks(kits[1].state / "edge.db", 10_000)
+    multiply_history(str(kits[0].state / "edge.db"), 2_000)
+    multiply_history(str(kits[1].state / "edge.db"), 100_000)
+    small, large = _costs(kits[0], 10), _costs(kits[1], 50_000)
+    ratios = {name: round(large[name] / small[name], 2) for name in small}
+    print(ratios)
+    assert kits[1].sql("SELECT count(*) FROM task") == [(10_000,)]
+    assert kits[1].sql("SELECT count(*) > 99000 FROM run") == [(1,)]
+    assert all(ratio < 4 for ratio in ratios.values()), ratios
+
+
+# -- clocks that move -----------------------------------------------------------------------------
+
+START_MS = 1_780_272_000_000  # 2026-06-01 00:00 UTC
+KINDS = ("minutely", "hourly", "every")
+BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
+
+
+class Hours:
+    """A resident runtime whose minutes pass at the test's word."""
+
+    def __init__(self, kit: Kit, wall_ms: int) -> None:
+        parts = Parts()
+        parts.clock = self.clock = Moved(wall_ms)
+        self.resident = Resident(kit.state, parts)
+
+    def add(self, name: str, *, zone: str = "UTC", **params: object) -> None:
+        """A task that ends at once."""
+        self.resident.task(name, argv=["true"], log=False, zone=zone, **params)
+
+    def minutes(self, count: int, *, step_ms: int = 10_000) -> None:
+        """So many minutes pass, in steps shorter than the grace."""
+        registry = self.resident.runtime.coordinator.registry
+        for _ in range(count * MINUTE_MS // step_ms):
+            self.clock.pass_by(step_ms)
+            self.resident.turn(0)
+            starting = self.resident.runtime.starter.launching
+            self.resident.until(lambda: not registry.busy and not starting, what="runs end")
+
+    def runs(self, name: str) -> list[Any]:
+        """Every run of a task, oldest first."""
+        return list(self.resident.call("runs.list", task=name, limit=500)["runs"])[::-1]
+
+    def cursor(self, name: str) -> Any:
+        """The state of a task's one trigger."""
+        (trigger,) = self.resident.call("task.show", name=name)["triggers"]
+        return trigger
+
+
+@pytest.fixture
+def hours(kit: Kit) -> Iterator[Hours]:
+    """The runtime on the first of June, with a trigger of each kind."""
+    hours = Hours(kit, START_MS)
+    with hours.resident:
+        hours.add("minutely", cron=["* * * * *"])
+        hours.add("hourly", cron=["0 * * * *"], misfire="fire_once")
+        hours.add("every", every=["1m"])
+        hours.minutes(5)
+        yield hours
+        sane(hours)
+
+
+def sane(hours: Hours) -> None:
+    """Nothing took less than no time, no trigger stands aside."""
+    for name in KINDS:
+        for run in hours.runs(name):
+            assert run["status"] == "succeeded", run
+            assert run["duration_ms"] >= 0, run
+        assert hours.cursor(name)["parked"] is None
+    assert hours.resident.degraded() == []
+
+
+def once(hours: Hours) -> None:
+    """One occurrence became at most one run."""
+    for name in ("minutely", "hourly"):
+        labels = [run["scheduled_for_ms"] for run in hours.runs(name)]
+        assert len(labels) == len(set(labels)), name
+
+
+def mark(hours: Hours) -> int:
+    """The number of the newest run."""
+    return max(int(run["number"]) for name in KINDS for run in hours.runs(name)[-1:])
+
+
+def passed(hours: Hours, mark: int) -> dict[str, int]:
+    """How often each has run since; the history before may go, with a clock that moves on."""
+    return {
+        name: sum(1 for run in hours.runs(name) if run["number"] > mark)
+        for name in KINDS
+    }
+
+
+def test_a_clock_of_1970_admits_no_cron_until_it_is_set(hours: Hours) -> None:
+    before = mark(hours)
+    right = hours.clock.wall_ms()
+    hours.clock.set(0)
+    hours.minutes(10)
+    assert hours.resident.degraded() == ["clock_not_set"]
+    told = passed(hours, before)
+    assert (told["minutely"], told["hourly"]) == (0, 0)
+    assert 9 <= told["every"] <= 10, "a period needs no calendar"
+    hours.clock.set(right + 10 * MINUTE_MS)
+    hours.minutes(3)
+    told = passed(hours, before)
+    assert told["minutely"] in (2, 3), "no backlog, and no cursor is lost"
+    assert told["hourly"] == 0
+    once(hours)
+
+
+def test_a_jump_of_two_years_and_back_is_no_storm_and_loses_no_cursor(hours: Hours) -> None:
+    before = mark(hours)
+    right = hours.clock.wall_ms()
+    hours.clock.set(right + 2 * 365 * DAY_MS)
+    hours.minutes(5)
+    told = passed(hours, before)
+    assert told["minutely"] in (4, 5)
+    assert told["hourly"] == 1, "fire_once: the missed hours are one run"
+    assert 4 <= told["every"] <= 5
+    before = mark(hours)
+    hours.clock.set(right + 5 * MINUTE_MS)
+    hours.minutes(10)
+    assert hours.resident.degraded() == ["clock_stepped_back"]
+    assert passed(hours, before)["minutely"] == 0
+    hours.minutes(CLOCK_STEADY_MS // MINUTE_MS - 8)
+    before = mark(hours)
+    hours.minutes(60)
+    told = passed(hours, before)
+    assert 58 <= told["minutely"] <= 61
+    assert told["hourly"] == 1
+    assert hours.cursor("hourly")["next_at_ms"] - hours.clock.wall_ms() <= HOUR_MS
+
+
+def test_an_hour_back_runs_no_occurrence_twice(hours: Hours) -> None:
+    before = mark(hours)
+    hours.clock.set(hours.clock.wall_ms() - HOUR_MS)
+    hours.minutes(58)
+    told = passed(hours, before)
+    assert (told["minutely"], told["hourly"]) == (0, 0), "these labels have run already"
+    assert 57 <= told["every"] <= 58
+    hours.minutes(10)
+    told = passed(hours, before)
+    assert 7 <= told["minutely"] <= 9
+    once(hours)
+
+
+def test_the_operators_word_ends_the_wait_after_a_step_back(hours: Hours) -> None:
+    hours.clock.set(hours.clock.wall_ms() - DAY_MS)
+    hours.minutes(1)
+    assert hours.resident.degraded() == ["clock_stepped_back"]
+    before = mark(hours)
+    assert hours.resident.call("clock.trust")["clock"]["trusted"]
+    hours.minutes(5)
+    assert passed(hours, before)["minutely"] in (4, 5)
+
+
+def test_the_end_of_32_bits_is_a_minute_like_any_other(hours: Hours) -> None:
+    hours.clock.set(2_147_483_647_000 - 5 * MINUTE_MS)
+    hours.minutes(1)
+    before = mark(hours)
+    hours.minutes(10)
+    told = passed(hours, before)
+    assert 9 <= told["minutely"] <= 11
+    assert hours.clock.wall_ms() > 2**31 * 1000
+    once(hours)
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "nightly", "minutely"),
+    [
+        (1_806_193_800_000, 1, 120),  # 2027-03-28 00:30 UTC, 01:30 CET: 02:00 becomes 03:00
+        (1_824_942_600_000, 1, 120),  # 2027-10-31 00:30 UTC, 02:30 CEST: 03:00 becomes 02:00
+    ],
+    ids=["forward", "back"],
+)
+def test_a_night_with_a_change_of_time_runs_what_is_due_once(
+    kit: Kit, start_ms: int, nightly: int, minutely: int
+) -> None:
+    hours = Hours(kit, start_ms)
+    with hours.resident:
+        hours.add("nightly", zone=BERLIN, cron=["45 2 * * *"])
+        hours.add("minutely", zone=BERLIN, cron=["*/5 * * * *"])
+        hours.add("every", every=["5m"])
+        hours.minutes(120)
+        assert len(hours.runs("nightly")) == nightly
+        assert minutely // 5 - 1 <= len(hours.runs("minutely")) <= minutely // 5 + 1
+        assert minutely // 5 - 1 <= len(hours.runs("every")) <= minutely // 5
+        labels = [run["scheduled_for_ms"] for run in hours.runs("minutely")]
+        assert labels == sorted(set(labels)), "hour-star follows real time"
+        assert all(run["duration_ms"] >= 0 for run in hours.runs("minutely"))
