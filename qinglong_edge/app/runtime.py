@@ -176,7 +176,6 @@ class Runtime:
             wrapper_path=self.where.wrapper,
             tools=Tools(path=parts.tools_path, sync=self._sync_tool, shell=parts.shell),
             oom_score_adj=self.profile.oom_score_adj,
-            random=parts.random,
             program_fd=program.descriptor(),
         )
 

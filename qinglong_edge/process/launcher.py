@@ -139,7 +139,6 @@ class Launcher:
         wrapper_path: str,
         tools: Tools,
         oom_score_adj: int,
-        random: Callable[[int], bytes],
         program_fd: int | None = None,
     ) -> None:
         self._spawner = spawner
@@ -150,7 +149,6 @@ class Launcher:
         self._wrapper_path = wrapper_path
         self._tools = tools
         self._oom_score_adj = oom_score_adj
-        self._random = random
         self._sync_command: str | None = None
         self._kept = () if program_fd is None else (program_fd,)
 
@@ -199,7 +197,7 @@ class Launcher:
             QL3_UMASK=f"{plan.umask:03o}",
             QL3_FSIZE="unlimited" if limit is None else str(limit // 512),
             QL3_SYNC=self._sync(),
-            QL3_TEMPORARY=paths.temporary(self._random(16).hex()),
+            QL3_TEMPORARY=paths.unfinished,
             QL3_TARGET=paths.target,
         )
         if fact_paths is not None:

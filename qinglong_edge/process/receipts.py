@@ -6,7 +6,8 @@ Owns the paths and the file operations; the wrapper is the usual writer.
     <root>/<first two>/.<attempt id>.<32 hex>.tmp            while it is written
     <root>/.quarantine/<first two>/<attempt id>.json         a receipt nobody could believe
 
-A receipt appears whole or not at all and is never overwritten. Nothing lists a directory.
+A receipt appears whole or not at all and is never overwritten. Nothing lists a directory: the name
+under which a wrapper writes follows from its attempt, so what a killed one left is found again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 
 from qinglong_edge.core import receipt as receipts
+from qinglong_edge.core.canonical import sha256_hex
 from qinglong_edge.core.errors import Corrupt, Invalid
 from qinglong_edge.core.ids import portable_id
 from qinglong_edge.core.limits import PATH_BYTES_MAX, RECEIPT_BYTES_MAX
@@ -40,6 +42,7 @@ class ReceiptPaths:
         self.quarantine_shard = os.path.join(root, _QUARANTINE, shard)
         self.quarantined = os.path.join(self.quarantine_shard, self._name)
         self.reference = f"{_QUARANTINE}/{shard}/{self._name}"
+        self.unfinished = self.temporary(sha256_hex(attempt_id.encode("ascii"))[:32])
 
     def temporary(self, nonce: str) -> str:
         """The name under which a receipt is written before it is linked."""
@@ -92,8 +95,12 @@ class ReceiptStore:
         return self.paths(attempt_id).reference
 
     def remove(self, attempt_id: str) -> bool:
-        """Remove a receipt, durably; False if there was none."""
+        """Remove a receipt, durably; False if there was none.
+
+        What a wrapper wrote that was killed before it had published goes too.
+        """
         paths = self.paths(attempt_id)
+        self._files.remove(paths.unfinished)
         if not self._files.remove(paths.target):
             return False
         self._files.sync_directory(paths.shard)

@@ -15,13 +15,14 @@ from qinglong_edge.core.commit import AttemptKey, JournalEntry
 from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.core.limits import JOURNAL_PAGE_MAX, SAFE_INTEGER_MAX
 from qinglong_edge.storage.connection import stored_id
+from qinglong_edge.storage.runs import attempt_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from qinglong_edge.storage.connection import Database, Row
 
 _COLUMNS = """
-journal.run_number, journal.attempt, attempt.id, journal.state, journal.quarantine_ref,
+attempt.run_number, attempt.attempt, attempt.id, journal.state, journal.quarantine_ref,
 journal.purge_after_ms, journal.registered_at_ms, journal.updated_at_ms, attempt.status,
 attempt.finished_at_ms
 """
@@ -39,27 +40,22 @@ class ReceiptJournal:
         `Refused` if the attempt is unknown, or registered at another time or already quarantined.
         """
         _check_ms(registered_at_ms)
-        known = self._database.row(
-            "SELECT 1 FROM attempt WHERE run_number = ? AND attempt = ?",
-            (key.run_number, key.attempt),
-        )
-        if known is None:
+        stored = _stored(key)
+        if self._database.row("SELECT 1 FROM attempt WHERE key = ?", (stored,)) is None:
             raise Refused("journal_unknown_attempt", "The journal names no stored attempt.")
         self._database.execute(
             """
-            INSERT INTO receipt_journal
-              (run_number, attempt, state, registered_at_ms, updated_at_ms)
-            VALUES (?, ?, 'pending', ?, ?)
-            ON CONFLICT (run_number, attempt) DO NOTHING
+            INSERT INTO receipt_journal (key, state, registered_at_ms, updated_at_ms)
+            VALUES (?, 'pending', ?, ?) ON CONFLICT (key) DO NOTHING
             """,
-            (key.run_number, key.attempt, registered_at_ms, registered_at_ms),
+            (stored, registered_at_ms, registered_at_ms),
         )
         same = self._database.row(
             """
             SELECT 1 FROM receipt_journal
-            WHERE run_number = ? AND attempt = ? AND state = 'pending' AND registered_at_ms = ?
+            WHERE key = ? AND state = 'pending' AND registered_at_ms = ?
             """,
-            (key.run_number, key.attempt, registered_at_ms),
+            (stored, registered_at_ms),
         )
         if same is None:
             raise Refused("journal_conflict", "The attempt is registered differently already.")
@@ -81,24 +77,18 @@ class ReceiptJournal:
             UPDATE receipt_journal
             SET state = 'quarantined', quarantine_ref = ?, updated_at_ms = max(updated_at_ms, ?),
                 purge_after_ms = max(updated_at_ms, ?)
-            WHERE run_number = ? AND attempt = ? AND state = 'pending'
+            WHERE key = ? AND state = 'pending'
             """,
-            (
-                reference,
-                updated_at_ms,
-                max(updated_at_ms, purge_after_ms),
-                key.run_number,
-                key.attempt,
-            ),
+            (reference, updated_at_ms, max(updated_at_ms, purge_after_ms), _stored(key)),
         )
         if cursor.rowcount == 1:
             return
         same = self._database.row(
             """
             SELECT 1 FROM receipt_journal
-            WHERE run_number = ? AND attempt = ? AND state = 'quarantined' AND quarantine_ref = ?
+            WHERE key = ? AND state = 'quarantined' AND quarantine_ref = ?
             """,
-            (key.run_number, key.attempt, reference),
+            (_stored(key), reference),
         )
         if same is None:
             raise Refused("journal_conflict", "The attempt is not registered for quarantine.")
@@ -108,10 +98,10 @@ class ReceiptJournal:
 
         Without `purged` a row in quarantine stays: it is all that names the file there.
         """
-        statement = "DELETE FROM receipt_journal WHERE run_number = ? AND attempt = ?"
+        statement = "DELETE FROM receipt_journal WHERE key = ?"
         if not purged:
             statement += " AND state = 'pending'"
-        cursor = self._database.execute(statement, (key.run_number, key.attempt))
+        cursor = self._database.execute(statement, (_stored(key),))
         return cursor.rowcount == 1
 
     def page(
@@ -125,14 +115,18 @@ class ReceiptJournal:
             raise Invalid("page_invalid", "A journal page has 1 to 64 rows.", limit=limit)
         statement = f"""
             SELECT {_COLUMNS}
-            FROM receipt_journal AS journal JOIN attempt USING (run_number, attempt)
+            FROM receipt_journal AS journal JOIN attempt USING (key)
             WHERE (journal.state = 'pending' OR journal.purge_after_ms <= ?)
-              AND (journal.updated_at_ms, journal.run_number, journal.attempt) > (?, ?, ?)
-            ORDER BY journal.updated_at_ms, journal.run_number, journal.attempt LIMIT ?
+              AND (journal.updated_at_ms, key) > (?, ?)
+            ORDER BY journal.updated_at_ms, key LIMIT ?
         """
-        start = after if after is not None else (-1, -1, -1)
+        start = (-1, -1) if after is None else (after[0], attempt_key(after[1], after[2]))
         rows = list(self._database.rows(statement, (observed_at_ms, *start, limit + 1)))
         return [_entry(row) for row in rows[:limit]], len(rows) > limit
+
+
+def _stored(key: AttemptKey) -> int:
+    return attempt_key(key.run_number, key.attempt)
 
 
 def _entry(row: Row) -> JournalEntry:

@@ -9,9 +9,16 @@ migration is unknown, or whose recorded checksum differs, is refused untouched.
     revision         an immutable definition of a task, pinned to its recipe
     task_trigger     when a task is due; a dropped row's number is not given again
     cursor           the next due moment of a trigger, narrow: it changes with every admission
-    run, attempt     integer keys with the UUID beside them; attempt is (run, 1..16)
-    event            one row a commit: (run, first sequence) -> array of events
-    receipt_journal  what a process may still publish (ADR-0069 section 3)
+    run              number, the UUID beside it: both ascend together, so the UUID has no index
+    attempt          key = run number * 16 + attempt - 1
+    event            key = run number * 65536 + first sequence; one row a commit, an array of events
+    receipt_journal  by the attempt's key: what a process may still publish (ADR-0069 section 3)
+
+The tables that every run writes have one integer as their key: a new row then goes to the end of
+its tree and touches one small page; a tree by two columns, or a row beyond 231 bytes in one, moves
+its neighbours. `run_number`, `attempt` and `sequence` are computed, not stored. As foreign keys to
+`run` they would need an index or a scan of the history for each pruned Run; instead the one writer
+stores a Run before its rows and deletes them before it, in the same transaction.
 """
 
 from __future__ import annotations
@@ -80,7 +87,7 @@ CREATE TABLE cursor (
 
 CREATE TABLE run (
   number                 INTEGER PRIMARY KEY,
-  id                     BLOB NOT NULL UNIQUE CHECK (length(id) = 16),
+  id                     BLOB NOT NULL CHECK (length(id) = 16),
   task_number            INTEGER NOT NULL REFERENCES task (number),
   revision               INTEGER NOT NULL,
   recipe_number          INTEGER NOT NULL REFERENCES recipe (number),
@@ -107,8 +114,9 @@ CREATE TABLE run (
 CREATE INDEX run_waiting ON run (number) WHERE status IN ('queued', 'retry_wait');
 
 CREATE TABLE attempt (
-  run_number        INTEGER NOT NULL REFERENCES run (number),
-  attempt           INTEGER NOT NULL CHECK (attempt BETWEEN 1 AND 16),
+  key               INTEGER PRIMARY KEY CHECK (key >= 16),
+  run_number        INTEGER AS (key >> 4),
+  attempt           INTEGER AS ((key & 15) + 1),
   id                BLOB NOT NULL CHECK (length(id) = 16),
   status            TEXT NOT NULL CHECK (status IN (
                       'claimed', 'starting', 'running',
@@ -131,36 +139,34 @@ CREATE TABLE attempt (
   error_code        TEXT,
   log_bytes         INTEGER CHECK (log_bytes >= 0),
   log_truncated     INTEGER CHECK (log_truncated IN (0, 1)),
-  PRIMARY KEY (run_number, attempt),
   CHECK (status != 'running' OR
          (handle IS NOT NULL AND pid IS NOT NULL AND token_hash IS NOT NULL)),
   CHECK ((finished_at_ms IS NOT NULL) =
          (status IN ('succeeded', 'failed', 'cancelled', 'timed_out', 'lost')))
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TABLE event (
-  run_number INTEGER NOT NULL REFERENCES run (number),
-  sequence   INTEGER NOT NULL CHECK (sequence >= 1),
+  key        INTEGER PRIMARY KEY CHECK (key > 65536),
+  run_number INTEGER AS (key >> 16),
+  sequence   INTEGER AS (key & 65535) CHECK (sequence >= 1),
   at_ms      INTEGER NOT NULL CHECK (at_ms >= 0),
   actor      TEXT NOT NULL,
-  body       TEXT NOT NULL CHECK (length(body) <= 16384),
-  PRIMARY KEY (run_number, sequence)
-) STRICT, WITHOUT ROWID;
+  body       TEXT NOT NULL CHECK (length(body) <= 16384)
+) STRICT;
 
 CREATE TABLE receipt_journal (
-  run_number       INTEGER NOT NULL,
-  attempt          INTEGER NOT NULL,
+  key              INTEGER PRIMARY KEY REFERENCES attempt (key),
+  run_number       INTEGER AS (key >> 4),
+  attempt          INTEGER AS ((key & 15) + 1),
   state            TEXT NOT NULL CHECK (state IN ('pending', 'quarantined')),
   quarantine_ref   TEXT CHECK (length(quarantine_ref) BETWEEN 1 AND 255),
   purge_after_ms   INTEGER,
   registered_at_ms INTEGER NOT NULL CHECK (registered_at_ms >= 0),
   updated_at_ms    INTEGER NOT NULL CHECK (updated_at_ms >= registered_at_ms),
-  PRIMARY KEY (run_number, attempt),
-  FOREIGN KEY (run_number, attempt) REFERENCES attempt (run_number, attempt),
   CHECK ((state = 'quarantined') = (quarantine_ref IS NOT NULL)),
   CHECK ((state = 'quarantined') = (purge_after_ms IS NOT NULL)),
   CHECK (purge_after_ms IS NULL OR purge_after_ms >= updated_at_ms)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 """
 
 MIGRATIONS: tuple[tuple[int, str, str], ...] = ((1, "core", _CORE),)

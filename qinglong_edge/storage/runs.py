@@ -4,18 +4,21 @@ Owns the only SQL of the aggregate. A write is a compare-and-set: a Run moves on
 that the change was made from, an Attempt only from its status and callback sequence; anything else
 is `stale` and the whole transaction is dropped.
 
-    event.body   [["run.queued"], ["attempt.running", {"pid": 123}], ...]   one row a commit;
-                 the row's `sequence` is the first element's, the next ones count up
+    event.body       [["run.queued"], ["attempt.running", {"pid": 123}], ...]   one row a commit;
+                     the row's `sequence` is the first element's, the next ones count up
+    attempt.handle   "BOOT-ID START-TICKS" where the rest of the handle is the row's id and pid,
+                     else the handle itself: a third of the row's bytes
 """
 
 from __future__ import annotations
 
 import json
 
+from qinglong_edge.core import handle as handles
 from qinglong_edge.core import ids
 from qinglong_edge.core.canonical import encode
 from qinglong_edge.core.commit import AttemptKey
-from qinglong_edge.core.errors import Corrupt, Refused
+from qinglong_edge.core.errors import Corrupt, Invalid, Refused
 from qinglong_edge.core.limits import EVENT_PAYLOAD_BYTES_MAX, PAGE_MAX
 from qinglong_edge.core.run import ENDED, Attempt, Change, Event, Run
 from qinglong_edge.storage.connection import stored_id
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 _RUN_COLUMNS = ", ".join(Run._fields)
 _ATTEMPT_COLUMNS = ", ".join(Attempt._fields)
+_SEQUENCE_BITS = 16
+_SEQUENCE_MAX = (1 << _SEQUENCE_BITS) - 1
 
 _INSERT_RUN = f"""
 INSERT INTO run ({_RUN_COLUMNS})
@@ -40,19 +45,22 @@ SET status = ?, version = ?, started_at_ms = ?, finished_at_ms = ?, cancel_reque
 WHERE number = ? AND version = ?
 """
 _INSERT_ATTEMPT = f"""
-INSERT INTO attempt ({_ATTEMPT_COLUMNS})
-VALUES ({", ".join("?" * len(Attempt._fields))})
+INSERT INTO attempt (key, {", ".join(Attempt._fields[2:])})
+VALUES ({", ".join("?" * (len(Attempt._fields) - 1))})
 """
 _UPDATE_ATTEMPT = """
 UPDATE attempt
 SET status = ?, callback_sequence = ?, token_hash = ?, handle = ?, pid = ?, pid_namespace = ?,
     deadline_boot_ms = ?, deadline_at_ms = ?, started_at_ms = ?, finished_at_ms = ?,
     exit_code = ?, signal = ?, evidence = ?, error_code = ?, log_bytes = ?, log_truncated = ?
-WHERE run_number = ? AND attempt = ? AND status = ? AND callback_sequence = ?
+WHERE key = ? AND status = ? AND callback_sequence = ?
 """
-_INSERT_EVENT = (
-    "INSERT INTO event (run_number, sequence, at_ms, actor, body) VALUES (?, ?, ?, ?, ?)"
-)
+_INSERT_EVENT = "INSERT INTO event (key, at_ms, actor, body) VALUES (?, ?, ?, ?)"
+
+
+def attempt_key(run_number: int, attempt: int) -> int:
+    """The stored key of an attempt, 1 to 16; those of a Run stand side by side."""
+    return run_number * 16 + attempt - 1
 
 
 class RunStore:
@@ -81,7 +89,7 @@ class RunStore:
             self._update_run(change.before, change.run)
         if change.attempt is not None and change.attempt is not change.attempt_before:
             if change.attempt_before is None:
-                self._database.execute(_INSERT_ATTEMPT, _attempt_values(change.attempt))
+                self._insert_attempt(change.attempt)
             else:
                 self._update_attempt(change.attempt_before, change.attempt)
         if change.events:
@@ -90,7 +98,10 @@ class RunStore:
             if len(body) > EVENT_PAYLOAD_BYTES_MAX:
                 raise Refused("event_too_large", "An event's facts are too large.")
             text = body.decode("utf-8")
-            self._database.execute(_INSERT_EVENT, (change.run.number, first, at_ms, actor, text))
+            if change.run.version > _SEQUENCE_MAX:
+                raise Refused("history_full", "The run's history holds no further event.")
+            event = (change.run.number << _SEQUENCE_BITS) + first
+            self._database.execute(_INSERT_EVENT, (event, at_ms, actor, text))
 
     def _update_run(self, before: Run, run: Run) -> None:
         cursor = self._database.execute(
@@ -111,12 +122,17 @@ class RunStore:
         if cursor.rowcount != 1:
             raise Refused("stale", "The run has changed in the meantime.", run=before.number)
 
+    def _insert_attempt(self, attempt: Attempt) -> None:
+        stored = attempt_key(attempt.run_number, attempt.attempt)
+        self._database.execute(_INSERT_ATTEMPT, (stored, *_attempt_values(attempt)[2:]))
+
     def _update_attempt(self, before: Attempt, attempt: Attempt) -> None:
         values = dict(zip(Attempt._fields, _attempt_values(attempt), strict=True))
         for fixed in ("run_number", "attempt", "id", "log_quota_bytes", "created_at_ms"):
             del values[fixed]
         ordered = [values[name] for name in _UPDATED]
-        key = (before.run_number, before.attempt, before.status, before.callback_sequence)
+        stored = attempt_key(before.run_number, before.attempt)
+        key = (stored, before.status, before.callback_sequence)
         if self._database.execute(_UPDATE_ATTEMPT, (*ordered, *key)).rowcount != 1:
             raise Refused("stale", "The attempt has changed.", run=before.run_number)
 
@@ -126,10 +142,20 @@ class RunStore:
         return None if row is None else _run(row)
 
     def find_id(self, run_id: str) -> Run | None:
-        """A Run by its UUID."""
-        blob = ids.to_blob(run_id)
-        row = self._database.row(f"SELECT {_RUN_COLUMNS} FROM run WHERE id = ?", (blob,))
-        return None if row is None else _run(row)
+        """A Run by its UUID: ids ascend with the numbers, so halving finds it without an index."""
+        blob, low = ids.to_blob(run_id), 0
+        (high,) = self._database.row("SELECT coalesce(max(number), 0) FROM run") or (0,)
+        statement = "SELECT number, id FROM run WHERE number > ? ORDER BY number LIMIT 1"
+        while low < high:  # the first Run behind `low` is not older than the one that is sought
+            middle = (low + high) // 2
+            row = self._database.row(statement, (middle,))
+            if row is not None and row[1] < blob:
+                low = row[0]
+            else:
+                high = middle
+        statement = f"SELECT {_RUN_COLUMNS} FROM run WHERE number > ? ORDER BY number LIMIT 1"
+        row = self._database.row(statement, (low,))
+        return None if row is None or row[1] != blob else _run(row)
 
     def newest_of(self, task_number: int) -> Run | None:
         """The newest Run of a task."""
@@ -172,43 +198,44 @@ class RunStore:
     def launched(self, *, after: AttemptKey, limit: int) -> list[AttemptKey]:
         """Attempts whose process may still be there: journalled and not ended, in key order."""
         statement = """
-            SELECT journal.run_number, journal.attempt
-            FROM receipt_journal AS journal JOIN attempt USING (run_number, attempt)
-            WHERE attempt.status IN ('claimed', 'starting', 'running')
-              AND (journal.run_number, journal.attempt) > (?, ?)
-            ORDER BY journal.run_number, journal.attempt LIMIT ?
+            SELECT attempt.run_number, attempt.attempt
+            FROM receipt_journal JOIN attempt USING (key)
+            WHERE attempt.status IN ('claimed', 'starting', 'running') AND key > ?
+            ORDER BY key LIMIT ?
         """
-        rows = self._database.rows(statement, (after.run_number, after.attempt, limit))
+        behind = attempt_key(after.run_number, after.attempt)
+        rows = self._database.rows(statement, (behind, limit))
         return [AttemptKey(run_number=number, attempt=attempt) for number, attempt in rows]
 
     def attempts(self, run_number: int) -> list[Attempt]:
         """Every Attempt of a Run, in order."""
-        statement = f"SELECT {_ATTEMPT_COLUMNS} FROM attempt WHERE run_number = ? ORDER BY attempt"
-        return [_attempt(row) for row in self._database.rows(statement, (run_number,))]
+        statement = f"SELECT {_ATTEMPT_COLUMNS} FROM attempt WHERE key BETWEEN ? AND ? ORDER BY key"
+        return [_attempt(row) for row in self._database.rows(statement, _attempt_keys(run_number))]
 
     def attempt(self, key: AttemptKey) -> Attempt | None:
         """One Attempt."""
         row = self._database.row(
-            f"SELECT {_ATTEMPT_COLUMNS} FROM attempt WHERE run_number = ? AND attempt = ?",
-            (key.run_number, key.attempt),
+            f"SELECT {_ATTEMPT_COLUMNS} FROM attempt WHERE key = ?",
+            (attempt_key(key.run_number, key.attempt),),
         )
         return None if row is None else _attempt(row)
 
     def latest_attempt(self, run_number: int) -> Attempt | None:
         """The newest Attempt of a Run."""
         row = self._database.row(
-            f"SELECT {_ATTEMPT_COLUMNS} FROM attempt WHERE run_number = ? "
-            "ORDER BY attempt DESC LIMIT 1",
-            (run_number,),
+            f"SELECT {_ATTEMPT_COLUMNS} FROM attempt WHERE key BETWEEN ? AND ? "
+            "ORDER BY key DESC LIMIT 1",
+            _attempt_keys(run_number),
         )
         return None if row is None else _attempt(row)
 
     def events(self, run_number: int) -> Iterator[tuple[int, int, str, Event]]:
         """(sequence, at ms, actor, event) of a Run, in order."""
         statement = (
-            "SELECT sequence, at_ms, actor, body FROM event WHERE run_number = ? ORDER BY sequence"
+            "SELECT sequence, at_ms, actor, body FROM event WHERE key BETWEEN ? AND ? ORDER BY key"
         )
-        for sequence, at_ms, actor, body in self._database.rows(statement, (run_number,)):
+        rows = self._database.rows(statement, _event_keys(run_number))
+        for sequence, at_ms, actor, body in rows:
             for offset, event in enumerate(_events(body)):
                 yield sequence + offset, at_ms, str(actor), event
 
@@ -220,7 +247,8 @@ class RunStore:
         """
         statement = """
             SELECT number, status, created_at_ms, finished_at_ms,
-                   EXISTS (SELECT 1 FROM receipt_journal WHERE run_number = run.number),
+                   EXISTS (SELECT 1 FROM receipt_journal
+                           WHERE key BETWEEN run.number * 16 AND run.number * 16 + 15),
                    (SELECT max(number) FROM run)
             FROM run ORDER BY number
         """
@@ -236,8 +264,8 @@ class RunStore:
 
     def prune(self, number: int) -> None:
         """Delete a Run with its history; inside the caller's block."""
-        for table in ("event", "attempt"):
-            self._database.execute(f"DELETE FROM {table} WHERE run_number = ?", (number,))
+        for table, keys in (("event", _event_keys(number)), ("attempt", _attempt_keys(number))):
+            self._database.execute(f"DELETE FROM {table} WHERE key BETWEEN ? AND ?", keys)
         self._database.execute("DELETE FROM run WHERE number = ?", (number,))
 
 
@@ -259,6 +287,14 @@ _UPDATED = (
     "log_bytes",
     "log_truncated",
 )
+
+
+def _attempt_keys(run_number: int) -> tuple[int, int]:
+    return attempt_key(run_number, 1), attempt_key(run_number, 16)
+
+
+def _event_keys(run_number: int) -> tuple[int, int]:
+    return run_number << _SEQUENCE_BITS, (run_number << _SEQUENCE_BITS) + _SEQUENCE_MAX
 
 
 def _event_entry(event: Event) -> list[object]:
@@ -289,6 +325,8 @@ def _attempt_values(attempt: Attempt) -> list[object]:
             value = ids.to_blob(value)
         elif name == "token_hash" and value is not None:
             value = bytes.fromhex(value)
+        elif name == "handle" and value is not None:
+            value = _packed(attempt, value)
         elif name == "log_truncated" and value is not None:
             value = int(value)
         values.append(value)
@@ -301,11 +339,33 @@ def _run(row: Row) -> Run:
     return Run(**given)
 
 
+def _packed(attempt: Attempt, text: str) -> str:
+    """A handle without what its row says anyway; any other text as it is."""
+    found = handles.decode(text)
+    if found is None or (found.handle_id, found.pid) != (attempt.id, attempt.pid):
+        return text
+    return f"{found.boot_id} {found.start_ticks}" if found.pgid == found.pid else text
+
+
+def _unpacked(text: str, attempt_id: str, pid: int) -> str:
+    boot_id, space, ticks = text.partition(" ")
+    if not space:
+        return text
+    try:
+        return handles.Handle(
+            handle_id=attempt_id, boot_id=boot_id, pid=pid, pgid=pid, start_ticks=int(ticks)
+        ).encode()
+    except (ValueError, Invalid):
+        return text  # damaged, so it names no process
+
+
 def _attempt(row: Row) -> Attempt:
     given = dict(zip(Attempt._fields, row, strict=True))
     given["id"] = stored_id(given["id"])
     if given["token_hash"] is not None:
         given["token_hash"] = given["token_hash"].hex()
+    if given["handle"] is not None:
+        given["handle"] = _unpacked(given["handle"], given["id"], given["pid"])
     if given["log_truncated"] is not None:
         given["log_truncated"] = bool(given["log_truncated"])
     return Attempt(**given)

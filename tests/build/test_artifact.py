@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 
 from qinglong_edge import __main__ as first
 from tests.support import ROOT
-from tests.tools import builder, gates, sample
+from tests.tools import builder, gates, pythons, sample
 
 FLAGS = ("-I", "-S")
 # Says how it came to be, and how an exception looks in it.
@@ -109,21 +108,11 @@ def damaged(content: bytes, place: int) -> bytes:
     return bytes(wrong)
 
 
-def pythons() -> list[str]:
+def every_python() -> list[str]:
     """Every supported Python that this machine has, the running one first; one a minor version."""
-    found = [sys.executable]
-    for minor in range(11, 15):
-        if minor == sys.version_info.minor:
-            continue
-        named = [shutil.which(f"python3.{minor}") or ""]
-        named += map(str, Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}"))
-        for path in filter(None, named):
-            # A pyenv shim is there for versions that do not run.
-            asked = [path, "-c", f"import sys; sys.exit(sys.version_info[:2] != (3, {minor}))"]
-            if subprocess.run(asked, stderr=subprocess.DEVNULL).returncode == 0:
-                found.append(path)
-                break
-    return found
+    others = (minor for minor in pythons.MINORS if minor != sys.version_info.minor)
+    found = (pythons.on_this_machine(minor) for minor in others)
+    return [sys.executable, *filter(None, found)]
 
 
 def test_this_tree_keeps_its_budget_of_bytes_and_files(tmp_path: Path) -> None:
@@ -273,9 +262,9 @@ def test_one_file_runs_under_every_python_with_its_own_code_or_the_sources(tmp_p
     """Each Python's own zipapp and every other's; an exception names its functions in all."""
     root = sample.tree(str(tmp_path / "tree"))
     sample.write(root, "qinglong_edge/late.py", LATE)
-    for maker in pythons():
+    for maker in every_python():
         builder.build(root, str(tmp_path / "a.pyz"), python=maker)
-        for runner in pythons():
+        for runner in every_python():
             said = answered([runner, *FLAGS, str(tmp_path / "a.pyz")], lambda: None)
             told = str(said["doc"])
             assert said["child"] == 42
@@ -291,7 +280,7 @@ def test_an_uncaught_exception_is_printed_by_every_python(tmp_path: Path) -> Non
     root = sample.tree(str(tmp_path / "tree"))
     failing = "def main():\n    def inner():\n        raise OSError(5, 'told')\n    inner()\n"
     sample.write(root, "qinglong_edge/cli/main.py", failing)
-    for python in pythons():
+    for python in every_python():
         builder.build(root, str(tmp_path / "a.pyz"), python=python)
         done = subprocess.run(
             [python, *FLAGS, str(tmp_path / "a.pyz")], capture_output=True, text=True

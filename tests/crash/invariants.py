@@ -60,7 +60,7 @@ class Scene:
 
 
 def database_is_sound(scene: Scene) -> Iterator[str]:
-    """`integrity_check` and `foreign_key_check` have nothing to say."""
+    """`integrity_check` and `foreign_key_check` have nothing to say, and every row has its run."""
     if scene.database is None:
         return
     said = scene.rows("PRAGMA integrity_check")
@@ -68,6 +68,9 @@ def database_is_sound(scene: Scene) -> Iterator[str]:
         yield f"integrity_check: {said}"
     if scene.rows("PRAGMA foreign_key_check"):
         yield "foreign_key_check finds rows"
+    for table in ("attempt", "event"):  # the two that stand below a run without a foreign key
+        if scene.rows(f"SELECT 1 FROM {table} WHERE run_number NOT IN (SELECT number FROM run)"):
+            yield f"a row of {table} has no run"
 
 
 def no_process_without_a_row(scene: Scene) -> Iterator[str]:

@@ -243,6 +243,8 @@ def place() -> str:
     """A new folder for slots, in memory where that is possible: fsync costs nothing there."""
     shared = "/dev/shm"
     usable = os.path.isdir(shared) and os.access(shared, os.W_OK | os.X_OK)
+    if usable and os.statvfs(shared).f_flag & os.ST_NOEXEC:
+        usable = False  # the traced tools are programs
     return tempfile.mkdtemp(prefix="edge-crash-", dir=shared if usable else None)
 
 

@@ -7,6 +7,7 @@ functions of tests/crash/invariants.py.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import subprocess
@@ -37,7 +38,9 @@ def told(capfd: pytest.CaptureFixture[str]) -> Any:
 
 def _pass(what: str, tell: Any) -> dict[str, int]:
     command = [sys.executable, "-m", "tests.crash.passes", what, "--seed", str(SEED)]
-    if not ALL:
+    if ALL:
+        faulthandler.cancel_dump_traceback_later()  # it takes long, and is bounded below
+    else:
         command += ["--sample", str(SAMPLES[what])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT_S)
     *lines, last = done.stdout.splitlines() or [""]

@@ -150,13 +150,19 @@ class Resident:
             raise error
         return result
 
-    def refused(self, method: str, **params: object) -> str:
-        """The code of the refusal that this must get."""
+    def answer(self, method: str, **params: object) -> str | None:
+        """The code of the refusal, None if there was none."""
         try:
-            answer = self.call(method, **params)
+            self.call(method, **params)
         except EdgeError as error:
             return error.code
-        raise AssertionError(f"{method} was not refused: {answer}")
+        return None
+
+    def refused(self, method: str, **params: object) -> str:
+        """The code of the refusal that this must get."""
+        code = self.answer(method, **params)
+        assert code is not None, f"{method} was not refused"
+        return code
 
     def task(self, name: str, **params: object) -> None:
         """A new task; a shell text or an argv."""
@@ -180,9 +186,10 @@ class Resident:
 
     def active(self, number: int) -> Active:
         """The attempt that holds the run's place, once it does."""
-        return self.until(
-            lambda: self.runtime.coordinator.registry.get(number), what=f"run {number} has a place"
-        )
+        registry = self.runtime.coordinator.registry
+        self.until(lambda: registry.get(number), what=f"run {number} has a place")
+        (active,) = [each for each in registry if each.run.number == number]
+        return active
 
     def hold(self, number: int) -> str | None:
         """Why the run cannot converge."""

@@ -6,6 +6,7 @@ root; nothing outside of them is changed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -216,7 +217,7 @@ def test_a_pid_that_was_really_given_away_belongs_to_a_stranger(
         script = script.replace("wait $!;", 'wait $!; "$PYTHON" -c "$INTEND" "$STATE";')
     intend = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1] + '/edge.db'); "
-        "c.execute(\"UPDATE run SET cancel_requested_at_ms = created_at_ms, "
+        'c.execute("UPDATE run SET cancel_requested_at_ms = created_at_ms, '
         "cancel_reason = 'user'\"); c.commit(); c.close()"
     )
     done = subprocess.run(
@@ -275,7 +276,8 @@ def session() -> Iterator[subprocess.Popen[bytes]]:
         ["sh", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as process:
         yield process
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _judged(handle: str, pid: int) -> list[object]:

@@ -135,7 +135,7 @@ def test_a_start_removes_one_terminal_receipt_by_the_journal_and_resolves_its_ro
         path.write_bytes(b"{}")
         path.chmod(0o600)
     at_ms = attempt["finished_at_ms"]
-    kit.sql("INSERT INTO receipt_journal VALUES (1, 1, 'pending', NULL, NULL, ?, ?)", at_ms, at_ms)
+    kit.sql("INSERT INTO receipt_journal VALUES (16, 'pending', NULL, NULL, ?, ?)", at_ms, at_ms)
     with kit.daemon() as daemon:
         assert not named.exists()
         assert stranger.exists(), "the journal is the only source of names"

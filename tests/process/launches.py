@@ -83,7 +83,6 @@ class World:
             wrapper_path=str(self.wrapper),
             tools=self.tools,
             oom_score_adj=0,
-            random=os.urandom,
             program_fd=program_fd,
         )
 

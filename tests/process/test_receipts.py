@@ -327,4 +327,20 @@ def test_every_step_is_durable_before_the_next(root: Path) -> None:
     files.effects.clear()
     store.purge(_ATTEMPT)
     store.remove(_ATTEMPT)
-    assert files.effects == [("remove", name), ("sync", "01"), ("remove", name)]
+    unfinished = os.path.basename(store.paths(_ATTEMPT).unfinished)
+    assert files.effects == [
+        ("remove", name),
+        ("sync", "01"),
+        ("remove", unfinished),
+        ("remove", name),
+    ]
+
+
+def test_what_a_killed_wrapper_had_begun_to_write_goes_with_its_receipt(
+    root: Path, store: ReceiptStore
+) -> None:
+    """Its name follows from the attempt, because nobody lists a directory."""
+    unfinished = Path(store.prepare(_ATTEMPT).unfinished)
+    unfinished.write_bytes(b"{")
+    assert not store.remove(_ATTEMPT), "there was no receipt"
+    assert list(unfinished.parent.iterdir()) == []

@@ -27,7 +27,7 @@ from qinglong_edge.storage import store
 from qinglong_edge.storage.connection import Layout
 from qinglong_edge.storage.store import Store
 
-LAYOUT = Layout(page_bytes=1024, cache_kib=256, wal_bytes=1_048_576)
+LAYOUT = Layout(page_bytes=512, cache_kib=256, wal_bytes=1_048_576)
 DEFINITION = Definition(argv=("/bin/true",))
 TOKEN_HASH = "ab" * 32
 HANDLE = "ql3lp1.handle"

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from qinglong_edge.core import handle as handles
 from qinglong_edge.core.commit import Commit
 from qinglong_edge.core.errors import Corrupt, EdgeError, Refused
+from qinglong_edge.core.handle import Handle
 from qinglong_edge.core.limits import EVENT_PAYLOAD_BYTES_MAX, PAGE_MAX
 from qinglong_edge.core.run import (
     ATTEMPT_NEXT,
@@ -63,6 +65,83 @@ def test_a_run_and_its_attempt_are_read_as_they_were_written(store: Store) -> No
     assert store.runs.newest_id() == identity(1)
     for missing in (store.runs.get(2), store.runs.find_id(identity(2)), store.runs.attempt(key(2))):
         assert missing is None
+
+
+def test_a_run_is_found_by_its_id_among_gaps(store: Store) -> None:
+    task, stored = add_task(store), (2, 3, 7, 8, 20, 41)
+    put(store, *(ended(task, number) for number in stored))
+    for number in range(50):
+        found = store.runs.find_id(identity(number))
+        assert (found is not None and found.number == number) is (number in stored)
+
+
+@pytest.mark.parametrize(
+    ("owner", "group", "packed"), [(1001, 7, True), (1002, 7, False), (1001, 8, False)]
+)
+def test_a_handle_is_stored_without_what_its_row_says(
+    store: Store, owner: int, group: int, packed: bool
+) -> None:
+    story = running(add_task(store), 1)
+    handle = Handle(
+        handle_id=identity(owner), boot_id="a1-b2", pid=7, pgid=group, start_ticks=99
+    ).encode()
+    assert story.attempt is not None
+    story.attempt = story.attempt.replace(handle=handle)
+    put(store, story)
+    assert store.runs.attempt(key(1)) == story.attempt
+    text = "a1-b2 99" if packed else handle
+    assert store.database.row("SELECT handle FROM attempt") == (text,)
+
+
+@pytest.mark.parametrize("text", ["a1-b2 x", "a1-b2 0", " 9", "a_b 9"])
+def test_a_damaged_handle_names_no_process(store: Store, text: str) -> None:
+    put(store, running(add_task(store), 1))
+    with store.database.write():
+        store.database.execute("UPDATE attempt SET handle = ?", (text,))
+    found = store.runs.attempt(key(1))
+    assert found is not None
+    assert found.handle == text
+    assert handles.decode(text) is None
+
+
+def test_attempts_and_events_of_neighbouring_runs_stay_apart(store: Store) -> None:
+    task = add_task(store)
+    put(store, *(ended(task, number) for number in (1, 2, 3)))
+    last = store.runs.attempt(key(2))
+    assert last is not None
+    last = last.replace(attempt=16)
+    put(store, Story(queued(task, 9).run.replace(version=1), last, stored=False))
+    store.prune([1, 3])
+    assert [each.attempt for each in store.runs.attempts(2)] == [1, 16]
+    assert store.runs.latest_attempt(2) == store.runs.attempt(key(2, 16)) == last
+    assert len(list(store.runs.events(2))) == 8
+    assert store.runs.attempts(1) == store.runs.attempts(3) == []
+    assert store.database.row("SELECT count(*) FROM event") == (1,)
+    store.prune([2])
+    assert store.database.row("SELECT count(*) FROM event") == (0,)
+
+
+def test_a_history_that_is_full_is_refused_and_changes_nothing(store: Store) -> None:
+    story = queued(add_task(store), 1)
+    for version, code in ((65_535, None), (65_536, "history_full")):
+        store.prune([1])
+        change = story.change().replace(run=story.run.replace(version=version))
+        if code is None:
+            store.commit(Commit(at_ms=10, actor="test", changes=(change,)))
+            assert [each[0] for each in store.runs.events(1)] == [65_534, 65_535]
+            continue
+        with pytest.raises(Refused) as error:
+            store.commit(Commit(at_ms=10, actor="test", changes=(change,)))
+        assert error.value.code == code
+        assert store.runs.get(1) is None
+
+
+def test_forgetting_a_run_scans_nothing(store: Store) -> None:
+    for table, column in (("event", "key"), ("attempt", "key"), ("run", "number")):
+        statement = f"EXPLAIN QUERY PLAN DELETE FROM {table} WHERE {column} BETWEEN 1 AND 2"
+        steps = [str(row[3]) for row in store.database.rows(statement)]
+        assert steps
+        assert all(step.startswith("SEARCH") for step in steps), steps
 
 
 def test_a_run_moves_only_from_the_version_it_was_read_at(store: Store) -> None:

@@ -51,7 +51,7 @@ from qinglong_edge.storage.connection import Layout
 from qinglong_edge.system.child import ChildPlan, ChildRefusal, Spawner
 
 folder = sys.argv[1]
-layout = Layout(page_bytes=1024, cache_kib=256, wal_bytes=1048576)
+layout = Layout(page_bytes=512, cache_kib=256, wal_bytes=1048576)
 store.create(folder, profile="edge", layout=layout, at_ms=1)
 owner = store.Store(folder, layout=layout, at_ms=1)
 

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,8 @@ from qinglong_edge.core.limits import WAKE_CAP_MS
 from qinglong_edge.system.clock import Clock
 from qinglong_edge.system.loop import Loop
 from tests.support import ROOT
+from tests.tools import pythons
 
-_NEW_PYTHON = "python3.13"
 _STEPS = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -369,26 +368,9 @@ def test_without_the_kernels_notice_the_cap_stays(
     assert loop._wait_ms(None) == WAKE_CAP_MS
 
 
-def _new_python() -> str | None:
-    if hasattr(os, "timerfd_create"):
-        return sys.executable
-    folders = os.environ.get("PATH", "").split(os.pathsep)
-    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    folders += sorted(str(path.parent) for path in versions.glob(f"3.*/bin/{_NEW_PYTHON}"))
-    for folder in folders:
-        found = os.path.join(folder, _NEW_PYTHON)
-        command = [found, "-I", "-c", "import os; os.timerfd_create"]
-        if (
-            os.access(found, os.X_OK)
-            and not subprocess.run(command, stderr=subprocess.DEVNULL).returncode
-        ):
-            return found
-    return None
-
-
 def test_on_a_newer_python_the_kernel_tells_of_clock_steps() -> None:
     """The cap of 30 s goes: an idle loop waits for its next timer only."""
-    python = _new_python()
+    python = sys.executable if hasattr(os, "timerfd_create") else pythons.on_this_machine(13)
     if python is None:
         pytest.skip("needs a Python 3.13, whose os module has timerfd_create")
     done = subprocess.run(

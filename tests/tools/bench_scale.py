@@ -15,7 +15,7 @@ from tests.tools import measure
 from tests.tools.measure import Daemon, Product
 
 _TICKER = "ticker"
-_TABLES = {"run": "number", "attempt": "run_number", "event": "run_number"}
+_TABLES = {"run": ("number", 1), "attempt": ("key", 16), "event": ("key", 65_536)}  # a run's step
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,16 @@ def multiply_history(path: str, runs: int) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute("BEGIN IMMEDIATE")
-        for table, key in _TABLES.items():
+        for table, (key, step) in _TABLES.items():
             names = [str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")]
-            first = connection.execute(f"SELECT * FROM {table} WHERE {key} = 1").fetchall()
-            places = ", ".join("?" * len(names))
+            columns, places = ", ".join(names), ", ".join("?" * len(names))
+            first = connection.execute(
+                f"SELECT {columns} FROM {table} WHERE {key} < ?", (2 * step,)
+            ).fetchall()
             for row in first:
                 connection.executemany(
-                    f"INSERT INTO {table} VALUES ({places})", _copies(names, row, key, runs)
+                    f"INSERT INTO {table} ({columns}) VALUES ({places})",
+                    _copies(names, row, (key, step), runs),
                 )
         connection.execute("COMMIT")
     finally:
@@ -55,18 +58,19 @@ def multiply_history(path: str, runs: int) -> None:
 
 
 def _copies(
-    names: list[str], row: tuple[object, ...], key: str, runs: int
+    names: list[str], row: tuple[object, ...], key: tuple[str, int], runs: int
 ) -> Iterator[list[object]]:
     """The row once for each further run, with its own number and an id that stays of version 7."""
+    place = names.index(key[0])
     for number in range(2, runs + 1):
         copied = list(row)
-        copied[names.index(key)] = number
+        copied[place] = int(str(row[place])) + (number - 1) * key[1]
         if "id" in names:
-            place = names.index("id")
-            given = row[place]
+            at = names.index("id")
+            given = row[at]
             if not isinstance(given, bytes):
                 raise RuntimeError("a stored id is not of 16 bytes")
-            copied[place] = given[:10] + number.to_bytes(6, "big")
+            copied[at] = given[:10] + number.to_bytes(6, "big")
         yield copied
 
 
