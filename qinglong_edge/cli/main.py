@@ -116,6 +116,8 @@ def _wrong_run() -> dict[str, str] | None:
 def _run_daemon(options: dict[str, str]) -> int:
     from qinglong_edge.app import daemon, program, state
 
+    # Without a path of its own `zoneinfo` loads the interpreter's build configuration, for good.
+    os.environ.setdefault("PYTHONTZPATH", "")
     where = state.place(options.get("state", default_state()), options.get("runtime"))
     program.release()
     if not daemon.serve(where, on_stop=options["on_stop"]):

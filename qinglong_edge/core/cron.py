@@ -62,11 +62,11 @@ _EVERY_WEEK = 1 | 1 << 7 | 1 << 14 | 1 << 21 | 1 << 28
 _ITEM = re.compile(r"(?:(\*)|([0-9]+|[A-Z]{3})(?:-([0-9]+|[A-Z]{3}))?)(?:/([0-9]+))?")
 _NTH = re.compile(r"([0-9]+|[A-Z]{3})(?:#([0-9]+)|L)")
 _UNSUPPORTED = (  # what other dialects have: the mark in the answer, its pattern
-    ("W", re.compile(r"[0-9]*W|[0-9]+LW|LW")),
-    ("H", re.compile(r"H(?:\([0-9-]*\))?(?:/[0-9]+)?")),
-    ("L-n", re.compile(r"L-[0-9]+")),
-    ("L", re.compile(r"L")),
-    ("~", re.compile(r"[0-9]*~[0-9]*(?:/[0-9]+)?")),
+    ("W", r"[0-9]*W|[0-9]+LW|LW"),
+    ("H", r"H(?:\([0-9-]*\))?(?:/[0-9]+)?"),
+    ("L-n", r"L-[0-9]+"),
+    ("L", r"L"),
+    ("~", r"[0-9]*~[0-9]*(?:/[0-9]+)?"),
 )
 
 
@@ -350,7 +350,7 @@ def _parse_special(field: _Field, item: str) -> tuple[int, str]:
             raise _out_of_range(field)
         return 1 << 7 * (nth - 1) + day, f"{day}#{nth}"
     for mark, pattern in _UNSUPPORTED:
-        if pattern.fullmatch(item):
+        if re.fullmatch(pattern, item):
             raise _unsupported(mark)
     raise _malformed(field)
 

@@ -7,8 +7,6 @@ exits at its gate; a crash after it leaves a row whose process is adopted or pro
 
 from __future__ import annotations
 
-from errno import ENOMEM
-
 from qinglong_edge.core import ids
 from qinglong_edge.core.commit import AttemptKey, Commit
 from qinglong_edge.core.errors import Corrupt, EdgeError, Refused, Unavailable
@@ -261,5 +259,5 @@ def _not_ready() -> Unavailable:
 def _typed(error: EdgeError | OSError | MemoryError) -> EdgeError:
     if isinstance(error, EdgeError):
         return error
-    number = error.errno if isinstance(error, OSError) else ENOMEM
+    number = error.errno if isinstance(error, OSError) else None
     return Unavailable("launch_failed", "The system refused a launch.", errno=number)

@@ -17,8 +17,8 @@ Owns opening, the journal mode, transactions and the close fence. Promises:
 
 from __future__ import annotations
 
+import _sqlite3 as sqlite3  # without `datetime`, which only zones other than UTC need
 import os
-import sqlite3
 
 from qinglong_edge.core import ids
 from qinglong_edge.core.errors import Corrupt, Invalid, Unavailable

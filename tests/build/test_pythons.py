@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT
 from tests.tools import debian, pythons, testing
 from tests.tools.pythons import Python
 
@@ -94,7 +94,19 @@ def test_several_pythons_end_with_the_sum_and_the_worst_status(
 
 
 def test_the_other_pythons_get_what_the_tests_import_and_no_checkers() -> None:
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    names = {pin.partition("==")[0] for pin in testing._pins(root, testing._CHECKERS)}
+    names = {pin.partition("==")[0] for pin in testing._pins(ROOT, testing._CHECKERS)}
     assert {"pytest", "hypothesis", "tzdata", "cryptography"} <= names
     assert not names & {"ruff", "mypy"}
+
+
+def test_every_line_of_the_skips_names_tests_that_exist() -> None:
+    nodes = [
+        line.partition(" -- ")[0]
+        for line in Path(ROOT, "tests", "skips.txt").read_text(encoding="utf-8").splitlines()
+        if line.strip() and not line.startswith("#")
+    ]
+    for node in nodes:
+        file, _, test = node.partition("::")
+        text = Path(ROOT, file).read_text(encoding="utf-8")
+        name = test.partition("[")[0]
+        assert f"\ndef {name.rstrip('*')}{'' if name.endswith('*') else '('}" in text, node

@@ -270,7 +270,7 @@ def _hidden(*command: str) -> list[str]:
 @pytest.fixture
 def session() -> Iterator[subprocess.Popen[bytes]]:
     """A session of root's: a leader and a member, until a line comes in."""
-    needs(*_hidden("true"))
+    needs(*_hidden(sys.executable, "-c", f"import os; os.listdir({ROOT!r})"))
     text = "sleep 60 & echo $!; read -r line"
     with subprocess.Popen(
         ["sh", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -300,9 +300,9 @@ def test_a_hidden_process_is_unknown_and_its_session_not_empty(
     state, reason, members = _judged(handle, session.pid)
     assert (state, reason) == ("unknown", "hidden_process")
     assert members != 0, "a session that cannot be seen is not an empty one"
-    session.stdin.write(b"\n")
-    session.stdin.flush()
     with measure.subreaper() as taken:
+        session.stdin.write(b"\n")
+        session.stdin.flush()
         session.wait(10)
     state, _reason, members = _judged(handle, session.pid)
     assert alive(member)
@@ -317,7 +317,7 @@ def test_a_hidden_process_is_unknown_and_its_session_not_empty(
 
 def test_a_runtime_that_sees_its_own_processes_only_loses_nothing() -> None:
     """The whole program as an ordinary user under hidepid=2: adopt, record, stop."""
-    needs(*_hidden("true"))
+    needs(*_hidden(sys.executable, "-c", f"import os; os.listdir({ROOT!r})"))
     with tempfile.TemporaryDirectory(prefix="edge-hidden-") as folder:
         place = Path(folder)
         os.chown(place, NOBODY, NOBODY)

@@ -65,7 +65,7 @@ def factory(monkeypatch: pytest.MonkeyPatch) -> Callable[[type[sqlite3.Connectio
         def connect(path: str, **options: object) -> sqlite3.Connection:
             return real(path, factory=kind, **options)  # type: ignore[call-overload, no-any-return]
 
-        monkeypatch.setattr(sqlite3, "connect", connect)
+        monkeypatch.setattr("_sqlite3.connect", connect)
 
     return use
 

@@ -165,7 +165,8 @@ class Daemon:
         self.state = state
         self._socket: socket.socket | None = None
         self._buffer = b""
-        self._events = open(f"{state}.{name}.stderr", "ab")  # noqa: SIM115 - as long as the process
+        # Not beside the state: what is measured there is the product's, not its log's reader's.
+        self._events = tempfile.NamedTemporaryFile(suffix=f".{name}")  # noqa: SIM115 - as long as the process
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -265,8 +266,12 @@ class Product:
 
     def init(self, state: str) -> None:
         """Make a state directory of the edge profile."""
+        self.command_with(state, "init")
+
+    def command_with(self, state: str, *arguments: str) -> None:
+        """One command without a daemon, which must succeed."""
         subprocess.run(
-            self.command("--state", state, "init"),
+            self.command("--state", state, *arguments),
             env=ENVIRONMENT,
             stdout=subprocess.DEVNULL,
             check=True,

@@ -48,7 +48,7 @@ STDLIB: dict[str, frozenset[str]] = {
             *("_socket", "signal", "stat", "struct", "sys", "time"),
         }
     ),
-    "storage": frozenset({"errno", "json", "os", "re", "sqlite3"}),
+    "storage": frozenset({"_sqlite3", "errno", "json", "os", "re"}),
     "process": frozenset({"errno", "json", "os", "re", "signal", "stat", "struct"}),
     "artifact": frozenset({"errno", "os", "stat"}),
     "secret": frozenset({"binascii", "errno", "json", "os", "stat"}),
