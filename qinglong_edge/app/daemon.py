@@ -8,7 +8,6 @@ them within the profile's bound (`cancel`).
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 from qinglong_edge.app import state
@@ -18,9 +17,14 @@ from qinglong_edge.core.errors import EdgeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
+
     from qinglong_edge.app.state import Place
     from qinglong_edge.core.run import Run
     from qinglong_edge.execution.active import Active
+else:
+    import _signal as signal  # without the enums of `signal`: 0.2 MiB, and time in every launch
+
 
 LEAVE, CANCEL = "leave", "cancel"
 _KILL_MARGIN_MS = 1_500

@@ -86,9 +86,6 @@ class UnmeasurableError(Exception):
     """This machine or user does not allow a measurement; the message is its reason."""
 
 
-# -- what the kernel tells ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Memory:
     """KiB of one process, from smaps_rollup after a sync."""

@@ -45,16 +45,18 @@ STDLIB: dict[str, frozenset[str]] = {
     "system": frozenset(
         {
             *("binascii", "errno", "fcntl", "heapq", "os", "pwd", "re", "resource", "select"),
-            *("_socket", "signal", "stat", "struct", "sys", "time"),
+            *("_signal", "_socket", "signal", "stat", "struct", "sys", "time"),
         }
     ),
     "storage": frozenset({"_sqlite3", "errno", "json", "os", "re"}),
-    "process": frozenset({"errno", "json", "os", "re", "signal", "stat", "struct"}),
+    "process": frozenset({"_signal", "errno", "json", "os", "re", "signal", "stat", "struct"}),
     "artifact": frozenset({"errno", "os", "stat"}),
     "secret": frozenset({"binascii", "errno", "json", "os", "stat"}),
     "execution": frozenset({"heapq"}),
     "worker": frozenset({"heapq", "json"}),
-    "app": frozenset({"binascii", "errno", "json", "os", "re", "signal", "stat", "sys", "time"}),
+    "app": frozenset(
+        {"_signal", "binascii", "errno", "json", "os", "re", "signal", "stat", "sys", "time"}
+    ),
     "cli": frozenset({"binascii", "errno", "json", "os", "re", "signal", "stat", "sys", "time"}),
     ENTRY: frozenset(
         {
