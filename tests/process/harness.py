@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 
 from qinglong_edge.core import fact, receipt
+from tests.support import until
 
 WRAPPER = Path(__file__).parents[2] / "qinglong_edge" / "process" / "wrapper.sh"
 TOOLS = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -335,7 +336,8 @@ def small_disk(folder: Path, options: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        # The last process of a run may still be on its way out.
+        until(lambda: not subprocess.run(["umount", str(folder)]).returncode, what="umount")
 
 
 def _bytes(path: Path) -> bytes | None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from tests.tools import debian
 
-MINORS = (11, 12, 13, 14)
-_SUITES = {11: "bookworm", 13: "trixie", 14: "forky"}  # no release of Debian carries 3.12
+MINORS = (11, 12, 13)
+_SUITES = {11: "bookworm", 13: "trixie"}  # no release of Debian carries 3.12
 _PACKAGES = (
     "libpython3.{minor}-stdlib",
     "python3.{minor}-minimal",
@@ -30,8 +30,8 @@ _PACKAGES = (
     "procps",
     "sed",
 )
-# 1 the tree, 2 the repository, then the command. /tmp is new: the tree of a repository that stands
-# under /tmp could not be seen otherwise.
+# 1 the tree, 2 the repository, then the command. /tmp is the tree's own and so on a disk, as tests
+# of what a state survives expect.
 _ENTER = """
 tree=$1 root=$2
 shift 2
@@ -39,7 +39,6 @@ mount --bind "$tree" "$tree"
 for folder in dev proc sys; do
   mount --rbind "/$folder" "$tree/$folder"
 done
-mount -t tmpfs -o mode=1777 tmp "$tree/tmp"
 mkdir -p "$tree$root"
 mount --bind "$root" "$tree$root"
 cd "$tree"
@@ -118,6 +117,7 @@ def _complete(tree: str, minor: int, pins: list[str]) -> None:
     """What no package brings when nothing is configured: users, folders, links, pytest."""
     for name in ("dev", "mnt", "proc", "root", "sys", "tmp"):
         os.makedirs(os.path.join(tree, name), exist_ok=True)
+    os.chmod(os.path.join(tree, "tmp"), 0o1777)
     for name in ("bin", "lib", "lib64", "sbin"):
         if not os.path.lexists(os.path.join(tree, name)):
             os.symlink(f"usr/{name}", os.path.join(tree, name))
