@@ -70,4 +70,7 @@ def main(given: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BrokenPipeError:  # `| head`: what was to be read has been read
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
