@@ -96,7 +96,6 @@ class Daemon:
             runtime.coordinator.flush()
         except EdgeError as error:
             _say("flush_failed", code=error.code)
-        runtime.starter.close()
         runtime.coordinator.close()
         if server is not None:
             server.close()

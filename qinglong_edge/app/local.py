@@ -63,6 +63,5 @@ class LocalOwner:
     def close(self) -> None:
         """Let go of the state; a task that runs goes on and is adopted by the next owner."""
         self._runtime.dispatcher.close()
-        self._runtime.starter.close()
         self._runtime.coordinator.close()
         self._runtime.close()

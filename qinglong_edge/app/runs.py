@@ -20,7 +20,7 @@ from qinglong_edge.core.limits import (
     PAGE_MAX,
     REASON_CHARACTERS_MAX,
 )
-from qinglong_edge.core.run import ENDED, STATUSES
+from qinglong_edge.core.run import STATUSES
 from qinglong_edge.execution.control import SETTLED_STATUSES
 from qinglong_edge.execution.dispatch import Request
 
@@ -110,12 +110,12 @@ def wait(runtime: Runtime, params: Params) -> Pending:
     run = find(runtime, params.text("run"))
     params.end()
     pending = Pending()
-    if run.status in ENDED:
+    if run.ended:
         pending.settle(views.run_document(runtime, run))
         return pending
 
     def settled(ended: Run) -> None:
-        if ended.number == run.number and ended.status in ENDED:
+        if ended.number == run.number and ended.ended:
             runtime.settled.remove(settled)
             pending.settle(views.run_document(runtime, ended))
 
@@ -133,7 +133,7 @@ def stop(runtime: Runtime, params: Params) -> Pending:
     run = find(runtime, params.text("run"))
     grace_ms = params.number("grace_ms", highest=GRACE_MS_MAX)
     params.end()
-    if run.status in ENDED:
+    if run.ended:
         raise Refused("run_ended", "The run has ended already.", run=run.number, status=run.status)
     _refuse_unread(runtime, run)
     pending = Pending()

@@ -47,10 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qinglong_edge.app.state import Config, Place
-    from qinglong_edge.core.plan import LaunchPlan
     from qinglong_edge.core.profile import Profile
     from qinglong_edge.core.run import Run
-    from qinglong_edge.process.launcher import Launch
 
 PAUSED_SETTING = "paused"
 
@@ -67,20 +65,6 @@ class Parts:
         self.open_store: Callable[..., Store] = Store
         self.tools_path = TOOLS_PATH
         self.shell = "/bin/sh"
-
-
-class _Launcher(Launcher):
-    """Puts its wrapper back where a full disk or somebody's tidying left none."""
-
-    def begin(self, plan: LaunchPlan, fact_paths: tuple[str, str] | None) -> Launch:
-        """As the launcher's own."""
-        try:
-            return super().begin(plan, fact_paths)
-        except Unavailable as error:
-            if error.code != "wrapper_missing":
-                raise
-        wrapper.install(self._wrapper_path)
-        return super().begin(plan, fact_paths)
 
 
 class Runtime:
@@ -167,7 +151,7 @@ class Runtime:
 
     def _launcher(self) -> Launcher:
         parts = self.parts
-        return _Launcher(
+        return Launcher(
             parts.spawner,
             parts.processes,
             self.inspector,

@@ -15,6 +15,7 @@ from qinglong_edge.app.tasks import DEFAULT_PATH, Wanted, default_zone, prepare,
 from qinglong_edge.core.commit import Commit
 from qinglong_edge.core.errors import EdgeError, Invalid
 from qinglong_edge.core.limits import IMPORT_BYTES_MAX
+from qinglong_edge.execution.trust import RESET, STEADY
 from qinglong_edge.system import users
 
 TYPE_CHECKING = False
@@ -92,11 +93,11 @@ def trust_clock(runtime: Runtime, params: Params) -> Document:
     """`clock.trust`: the operator's word that the wall clock is right."""
     params.end()
     change = runtime.trust.believe()
-    if change == "reset":
+    if change == RESET:
         runtime.scheduler.recompute()
-    elif change != "steady" and runtime.daemon:
+    elif change != STEADY and runtime.daemon:
         runtime.scheduler.load()
-    if change != "steady":
+    if change != STEADY:
         now_ms = runtime.parts.clock.wall_ms()
         runtime.coordinator.save(Commit(at_ms=now_ms, actor=params.peer.actor))
     if runtime.daemon:

@@ -326,9 +326,7 @@ def _set_enabled(runtime: Runtime, params: Params, *, enabled: bool) -> Document
             runtime.store.tasks.set_enabled(task, enabled=enabled)
         if enabled:
             runtime.scheduler.enable(task.number)
-    task = task.replace(enabled=enabled)
-    last = runtime.store.runs.newest_of(task.number)
-    return views.task_document(runtime, task, None if last is None else (last.number, last.status))
+    return views.newest_document(runtime, task.replace(enabled=enabled))
 
 
 def enable(runtime: Runtime, params: Params) -> Document:

@@ -7,7 +7,7 @@ meaning. Times are epoch milliseconds or null.
 from __future__ import annotations
 
 from qinglong_edge.core.errors import EdgeError
-from qinglong_edge.core.run import BOOT, CRON, DISPATCHING, ENDED, EVERY, NONE, RUNNING
+from qinglong_edge.core.run import BOOT, CRON, DISPATCHING, EVERY, NONE, RUNNING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,6 +172,12 @@ def task_document(runtime: Runtime, task: Task, last: tuple[int, str] | None) ->
     }
 
 
+def newest_document(runtime: Runtime, task: Task) -> Document:
+    """The same of a single task, whose last run is looked up."""
+    last = runtime.store.runs.newest_of(task.number)
+    return task_document(runtime, task, None if last is None else (last.number, last.status))
+
+
 def definition_document(runtime: Runtime, task: Task) -> Document:
     """A task's newest revision with its recipe: names, public values, secret references."""
     revision = runtime.store.tasks.revision(task.number, task.revision)
@@ -183,17 +189,10 @@ def definition_document(runtime: Runtime, task: Task) -> Document:
         else:
             shown = {"name": binding.name, "kind": "secret", "secret_ref": binding.secret_ref}
         environment.append(dict(shown))
-    last = runtime.store.runs.newest_of(task.number)
-    head = task_document(runtime, task, None if last is None else (last.number, last.status))
     return {
-        **head,
+        **newest_document(runtime, task),
         "context_ref": revision.context_ref,
         "created_at_ms": task.created_at_ms,
         **revision.definition.document(),
         "environment": environment,
     }
-
-
-def is_ended(run: Run) -> bool:
-    """True once a waiter may be told: nothing but an operator's or retry's doing is left."""
-    return run.status in ENDED

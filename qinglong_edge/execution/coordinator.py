@@ -382,12 +382,11 @@ class Coordinator:
         if self._riders:
             self.save(Commit(at_ms=self._clock.wall_ms(), actor="reconciler"))
 
-    def close(self, *, drop: bool = True) -> None:
+    def close(self) -> None:
         """Give descriptors back at a stop; running wrappers then leave their files."""
         for active in self.registry:
             self._unwatch(active)
-            if drop and active.launch is not None:
-                self._drop_channel(active)
+            self._drop_channel(active)
 
 
 def _attempt(change: Change) -> Attempt:

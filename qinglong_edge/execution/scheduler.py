@@ -82,7 +82,6 @@ class Scheduler:
         self._todo: Callable[[], None] | None = None  # what the storage refused
         self._open = False
         self.paused = False
-        coordinator.on_saved = trust.saved
 
     # -- cursors ----------------------------------------------------------------------------------
 

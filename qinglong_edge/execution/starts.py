@@ -134,13 +134,13 @@ class Starter:
                 raise Refused("withdrawn", "The trigger may not admit this run any more.")
             if attempt.log_quota_bytes:
                 log = self._logs.prepare(draft.run.id, attempt.id, attempt.log_quota_bytes)
-            change = self._cross(draft, launch)
+            self._cross(draft, launch)
         except (EdgeError, OSError, MemoryError) as error:
             if log is not None:
                 self._discard(draft, log)
             self.abandon(draft, _typed(error))
             return
-        self._open(draft, launch, change, None if log is None else log.fd)
+        self._open(draft, launch, None if log is None else log.fd)
         if log is not None:
             self._logs.release(log)
         draft.done(draft, None)
@@ -183,11 +183,11 @@ class Starter:
             draft.launch.refuse()
         draft.done(draft, error)
 
-    def _cross(self, draft: Draft, launch: LaunchPort) -> Change:
+    def _cross(self, draft: Draft, launch: LaunchPort) -> None:
         """The durable barrier."""
         self._launcher.prepare(draft.attempt.id)
         change = self._started(draft, self._launcher.identify(launch, draft.attempt.id))
-        attempt = _attempt(change)
+        attempt = draft.attempt
         self._coordinator.save(
             Commit(
                 at_ms=attempt.started_at_ms or 0,
@@ -197,7 +197,6 @@ class Starter:
                 cursors=draft.cursors,
             )
         )
-        return change
 
     def _started(self, draft: Draft, identity: Identity) -> Change:
         if draft.revision is None:
@@ -223,15 +222,15 @@ class Starter:
         story.move_run("running", started_at_ms=draft.run.started_at_ms or at_ms)
         return story.change()
 
-    def _open(self, draft: Draft, launch: LaunchPort, change: Change, log: int | None) -> None:
+    def _open(self, draft: Draft, launch: LaunchPort, log: int | None) -> None:
         self._forget(draft)
         try:
             launch.open_gate(log)
         except OSError:
             launch.refuse()
-            self._coordinator.refused(Active(change.run, _attempt(change), None))
+            self._coordinator.refused(Active(draft.run, draft.attempt, None))
             return
-        self._coordinator.take(Active(change.run, _attempt(change), launch))
+        self._coordinator.take(Active(draft.run, draft.attempt, launch))
 
     def _forget(self, draft: Draft) -> None:
         self.launching.pop(draft.run.number, None)
@@ -244,12 +243,6 @@ class Starter:
         """End every child that still waits at its gate; nothing of it has run."""
         for draft in list(self.launching.values()):
             self.abandon(draft, Unavailable("stopping", "The owner of the state is stopping."))
-
-
-def _attempt(change: Change) -> Attempt:
-    if change.attempt is None:
-        raise Corrupt("attempt_missing", "A start without an attempt.", run=change.run.number)
-    return change.attempt
 
 
 def _not_ready() -> Unavailable:

@@ -163,7 +163,7 @@ class Launcher:
         """
         try:
             environment = self._environment(plan, fact_paths)
-            script = wrapper.open_verified(self._wrapper_path)
+            script = self._script()
             child = self._spawner.fork(
                 ChildPlan(
                     program=self._tools.shell,
@@ -181,6 +181,16 @@ class Launcher:
         except OSError as error:
             raise _unavailable("launch_unavailable", error.errno) from None
         return Launch(child, self._processes)
+
+    def _script(self) -> int:
+        """The verified wrapper; put back where a full disk or somebody's tidying left none."""
+        try:
+            return wrapper.open_verified(self._wrapper_path)
+        except Unavailable as error:
+            if error.code != "wrapper_missing":
+                raise
+        wrapper.install(self._wrapper_path)
+        return wrapper.open_verified(self._wrapper_path)
 
     def _environment(self, plan: LaunchPlan, fact_paths: tuple[str, str] | None) -> dict[str, str]:
         paths = self._receipts.paths(plan.attempt_id)

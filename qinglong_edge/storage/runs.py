@@ -48,11 +48,26 @@ _INSERT_ATTEMPT = f"""
 INSERT INTO attempt (key, {", ".join(Attempt._fields[2:])})
 VALUES ({", ".join("?" * (len(Attempt._fields) - 1))})
 """
-_UPDATE_ATTEMPT = """
-UPDATE attempt
-SET status = ?, callback_sequence = ?, token_hash = ?, handle = ?, pid = ?, pid_namespace = ?,
-    deadline_boot_ms = ?, deadline_at_ms = ?, started_at_ms = ?, finished_at_ms = ?,
-    exit_code = ?, signal = ?, evidence = ?, error_code = ?, log_bytes = ?, log_truncated = ?
+_UPDATED = (
+    "status",
+    "callback_sequence",
+    "token_hash",
+    "handle",
+    "pid",
+    "pid_namespace",
+    "deadline_boot_ms",
+    "deadline_at_ms",
+    "started_at_ms",
+    "finished_at_ms",
+    "exit_code",
+    "signal",
+    "evidence",
+    "error_code",
+    "log_bytes",
+    "log_truncated",
+)
+_UPDATE_ATTEMPT = f"""
+UPDATE attempt SET {", ".join(f"{name} = ?" for name in _UPDATED)}
 WHERE key = ? AND status = ? AND callback_sequence = ?
 """
 _INSERT_EVENT = "INSERT INTO event (key, at_ms, actor, body) VALUES (?, ?, ?, ?)"
@@ -128,8 +143,6 @@ class RunStore:
 
     def _update_attempt(self, before: Attempt, attempt: Attempt) -> None:
         values = dict(zip(Attempt._fields, _attempt_values(attempt), strict=True))
-        for fixed in ("run_number", "attempt", "id", "log_quota_bytes", "created_at_ms"):
-            del values[fixed]
         ordered = [values[name] for name in _UPDATED]
         stored = attempt_key(before.run_number, before.attempt)
         key = (stored, before.status, before.callback_sequence)
@@ -267,26 +280,6 @@ class RunStore:
         for table, keys in (("event", _event_keys(number)), ("attempt", _attempt_keys(number))):
             self._database.execute(f"DELETE FROM {table} WHERE key BETWEEN ? AND ?", keys)
         self._database.execute("DELETE FROM run WHERE number = ?", (number,))
-
-
-_UPDATED = (
-    "status",
-    "callback_sequence",
-    "token_hash",
-    "handle",
-    "pid",
-    "pid_namespace",
-    "deadline_boot_ms",
-    "deadline_at_ms",
-    "started_at_ms",
-    "finished_at_ms",
-    "exit_code",
-    "signal",
-    "evidence",
-    "error_code",
-    "log_bytes",
-    "log_truncated",
-)
 
 
 def _attempt_keys(run_number: int) -> tuple[int, int]:

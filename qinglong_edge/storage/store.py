@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 NAME = "edge.db"
 _DAMAGED = "-damaged"
+_PUT_SETTING = """
+INSERT INTO setting (name, value) VALUES (?, ?)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
 
 
 def create(directory: str, *, profile: str, layout: Layout, at_ms: int) -> str:
@@ -38,11 +42,7 @@ def create(directory: str, *, profile: str, layout: Layout, at_ms: int) -> str:
         migrations.migrate(database, at_ms)
         with database.write():
             for name, value in (("profile", profile), ("storage_mode", mode)):
-                database.execute(
-                    "INSERT INTO setting (name, value) VALUES (?, ?) "
-                    "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                    (name, value),
-                )
+                database.execute(_PUT_SETTING, (name, value))
     finally:
         database.close()
     return mode
@@ -89,11 +89,7 @@ class Store:
 
     def put_setting(self, name: str, value: str) -> None:
         """Store a setting; inside the caller's block."""
-        self.database.execute(
-            "INSERT INTO setting (name, value) VALUES (?, ?) "
-            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            (name, value),
-        )
+        self.database.execute(_PUT_SETTING, (name, value))
 
     def commit(self, commit: Commit) -> None:
         """Make a whole `Commit` durable, or nothing of it.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from qinglong_edge.app import methods, rpc, state
 from qinglong_edge.app.runtime import Parts, Runtime
 from qinglong_edge.core.errors import EdgeError
-from qinglong_edge.core.run import ENDED, Run
+from qinglong_edge.core.run import Run
 from qinglong_edge.execution.dispatch import Request
 from qinglong_edge.system.clock import Clock
 from qinglong_edge.system.process import Processes
@@ -291,7 +291,7 @@ class Stage:
     def ended(self) -> bool:
         """True once some run is there and each has ended."""
         runs = self.runs()
-        return bool(runs) and all(run.status in ENDED for run in runs)
+        return bool(runs) and all(run.ended for run in runs)
 
     def begun(self) -> bool:
         """True once every attempt at work has its command at the exec."""

@@ -6,11 +6,11 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.disks import small_disk
 from tests.e2e.kit import Kit
 
 ADD = ("task", "add", "new")
@@ -185,20 +185,6 @@ def test_a_state_of_another_user(kit: Kit) -> None:
     kit.ok("runs")
 
 
-@contextlib.contextmanager
-def mounted(path: Path, *options: str) -> Iterator[None]:
-    """A small file system of its own; the test is skipped where that is not allowed."""
-    path.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", *options, "edge-test", str(path)]
-    done = subprocess.run(command, capture_output=True)
-    if done.returncode != 0:
-        pytest.skip(f"no file system may be mounted here: {done.stderr.decode().strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
-
-
 def fill(path: Path) -> None:
     """Write until nothing more fits."""
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
@@ -207,7 +193,7 @@ def fill(path: Path) -> None:
 
 
 def test_a_read_only_state(bare: Kit) -> None:
-    with mounted(bare.state, "-o", "size=8m,mode=0700"):
+    with small_disk(bare.state, "size=8m"):
         bare.ok("init")
         bare.ok("task", "add", "t", "--", "true")
         subprocess.run(["mount", "-o", "remount,ro", str(bare.state)], check=True)
@@ -219,7 +205,7 @@ def test_a_read_only_state(bare: Kit) -> None:
 
 
 def test_a_full_disk_refuses_and_damages_nothing(bare: Kit) -> None:
-    with mounted(bare.state, "-o", "size=8m,mode=0700"):
+    with small_disk(bare.state, "size=8m"):
         bare.ok("init")
         bare.ok("task", "add", "t", "--every", "1h", "--no-log", "--", "true")
         ballast = bare.state / "logs" / "ballast"
@@ -248,7 +234,7 @@ def test_a_full_disk_refuses_and_damages_nothing(bare: Kit) -> None:
 
 
 def test_an_init_on_a_full_disk_goes_on_when_there_is_room(bare: Kit) -> None:
-    with mounted(bare.place / "disk", "-o", "size=1m"):
+    with small_disk(bare.place / "disk", "size=1m"):
         bare.state = bare.place / "disk" / "s"
         ballast = bare.place / "disk" / "ballast"
         fill(ballast)

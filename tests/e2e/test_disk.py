@@ -22,6 +22,7 @@ from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.core.limits import ESCAPED_POLL_MS, LAUNCH_READY_MS, WRAPPER_SILENCE_MS
 from qinglong_edge.storage.connection import Database
 from qinglong_edge.system.files import Files
+from tests.disks import small_disk
 from tests.e2e.kit import Kit, gone, pids
 from tests.e2e.resident import Moved, Resident, collect
 from tests.support import until
@@ -35,22 +36,6 @@ MIB = 1_048_576
 def _collected() -> Iterator[None]:
     yield
     collect()
-
-
-@contextlib.contextmanager
-def small(path: Path, options: str) -> Iterator[None]:
-    """A tmpfs of a size on `path`."""
-    if os.geteuid() != 0:
-        pytest.skip("a mount needs root")
-    path.mkdir(mode=0o700)
-    command = ["mount", "-t", "tmpfs", "-o", f"mode=700,{options}", "edge-test", str(path)]
-    done = subprocess.run(command, capture_output=True)
-    if done.returncode != 0:
-        pytest.skip(f"mount is refused: {done.stderr.decode(errors='replace').strip()}")
-    try:
-        yield
-    finally:
-        until(lambda: subprocess.run(["umount", str(path)]).returncode == 0, what="nobody is there")
 
 
 def fill_bytes(place: Path) -> Callable[[], None]:
@@ -96,7 +81,7 @@ def tasks(kit: Kit, **more: str) -> None:
 def test_a_disk_that_fills_under_a_daemon_loses_nothing_and_heals(bare: Kit, kind: str) -> None:
     kit = bare
     options, fill = FULL[kind]
-    with small(kit.state, options):
+    with small_disk(kit.state, options):
         kit.ok("init")
         tasks(kit)
         with kit.daemon() as daemon:
@@ -125,7 +110,7 @@ def test_a_disk_that_fills_under_a_daemon_loses_nothing_and_heals(bare: Kit, kin
 
 def test_a_daemon_starts_on_a_full_disk_and_admits_when_there_is_room(bare: Kit) -> None:
     kit = bare
-    with small(kit.state, "size=48m"):
+    with small_disk(kit.state, "size=48m"):
         kit.ok("init")
         tasks(kit)
         kit.ok("task", "add", "v", "--every", "1s", "--shell", "exit 0")
@@ -153,7 +138,7 @@ def test_a_daemon_starts_on_a_full_disk_and_admits_when_there_is_room(bare: Kit)
 def test_an_end_that_cannot_be_stored_is_kept_until_it_can(bare: Kit) -> None:
     """Neither database nor receipt file: the daemon saw the end itself, and remembers it."""
     kit = bare
-    with small(kit.state, "size=48m"):
+    with small_disk(kit.state, "size=48m"):
         kit.ok("init")
         tasks(kit)
         parts = Parts()

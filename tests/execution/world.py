@@ -228,6 +228,7 @@ class World:
             quarantine_ms=3_600_000,
         )
         self.coordinator.extra_settings = self.trust.to_save
+        self.coordinator.on_saved = self.trust.saved
         self.starter = Starter(
             **common,
             launcher=self.launcher,

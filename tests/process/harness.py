@@ -15,10 +15,9 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from typing import Any
 import pytest
 
 from qinglong_edge.core import fact, receipt
-from tests.support import until
 
 WRAPPER = Path(__file__).parents[2] / "qinglong_edge" / "process" / "wrapper.sh"
 TOOLS = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -323,21 +321,6 @@ class Bench:
 def uptime_cs() -> int:
     """Hundredths of a second since boot, as /proc/uptime tells them now."""
     return int(Path("/proc/uptime").read_text("ascii").split()[0].replace(".", ""))
-
-
-def small_disk(folder: Path, options: str) -> Iterator[Path]:
-    """A tmpfs that is full or read-only soon; needs root."""
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "edge-test", str(folder)], stderr=subprocess.DEVNULL
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
-        yield folder
-    finally:
-        # The last process of a run may still be on its way out.
-        until(lambda: not subprocess.run(["umount", str(folder)]).returncode, what="umount")
 
 
 def _bytes(path: Path) -> bytes | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from qinglong_edge.core import fact
+from tests.disks import small_disk
 from tests.process.harness import (
     ATTEMPT,
     EVERY_SHELL,
@@ -18,7 +19,6 @@ from tests.process.harness import (
     RUN,
     SHELLS,
     Bench,
-    small_disk,
 )
 from tests.support import until
 
@@ -46,7 +46,8 @@ _STUBBORN = pytest.mark.parametrize(
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A device with room for 64 KiB."""
-    yield from small_disk(tmp_path / "disk", "size=64k")
+    with small_disk(tmp_path / "disk", "size=64k") as disk:
+        yield disk
 
 
 @EVERY_SHELL

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from qinglong_edge.core import receipt
+from tests.disks import small_disk
 from tests.process.harness import (
     ATTEMPT,
     EVERY_SHELL,
@@ -20,7 +21,6 @@ from tests.process.harness import (
     WRAPPER,
     Bench,
     Ended,
-    small_disk,
     uptime_cs,
 )
 from tests.support import until
@@ -46,7 +46,7 @@ exit {status}
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A device on which a name can be made, but not one byte written."""
-    for disk in small_disk(tmp_path / "disk", "size=64k"):
+    with small_disk(tmp_path / "disk", "size=64k") as disk:
         (disk / "filler").write_bytes(b"f" * 65_536)
         yield disk
 
@@ -54,7 +54,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def linkless_disk(tmp_path: Path) -> Iterator[Path]:
     """A device with room for one more name: the temporary, but not its link."""
-    for disk in small_disk(tmp_path / "disk", "size=64k,nr_inodes=3"):
+    with small_disk(tmp_path / "disk", "size=64k,nr_inodes=3") as disk:
         (disk / "filler").touch()
         yield disk
 
@@ -62,7 +62,7 @@ def linkless_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def read_only_disk(tmp_path: Path) -> Iterator[Path]:
     """A device that was remounted for reading, as a damaged one is."""
-    for disk in small_disk(tmp_path / "disk", "size=64k"):
+    with small_disk(tmp_path / "disk", "size=64k") as disk:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         yield disk
 
