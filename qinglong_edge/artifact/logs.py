@@ -6,9 +6,12 @@ again from the attempt's row; nothing lists a directory.
     <root>/<first two hex of id>/<id>.log
     <root>/<first two hex>/.<id>.log.truncated.json     the truncation fact, only for a cut log
     <root>/<first two hex>/.<id>.log.truncated.tmp      while the fact is written
+    <root>/<first two hex>/.starting.log                empty: a launch before its durable barrier
 
-Capacity is proven before a directory or file exists. A log never grows past its quota by a byte:
-the kernel enforces it (soft RLIMIT_FSIZE of the capturing process).
+A log gets its own name only once a row names its attempt; a crash before that leaves the one empty
+`.starting.log` of the shard, which the next launch there replaces. Capacity is proven before a
+directory or file exists. A log never grows past its quota by a byte: the kernel enforces it (soft
+RLIMIT_FSIZE of the capturing process).
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class LogPaths:
         self.id = facts.log_artifact_id(run_id, attempt_id)
         self.shard = os.path.join(root, facts.log_shard(self.id))
         self.file = os.path.join(self.shard, f"{self.id}.log")
+        self.starting = os.path.join(self.shard, ".starting.log")
         self.fact = os.path.join(self.shard, f".{self.id}.log.truncated.json")
         self.fact_temporary = os.path.join(self.shard, f".{self.id}.log.truncated.tmp")
 
@@ -47,6 +51,7 @@ class LogFile(Record):
 
     fd: int
     size: int
+    named: bool  # False: `adopt` gives it its own name, once the barrier is durable
 
 
 class LogRange(Record):
@@ -73,6 +78,7 @@ class LogStore:
     def prepare(self, run_id: str, attempt_id: str, quota_bytes: int) -> LogFile:
         """Prove capacity, then make the shard and open the log for appending.
 
+        A log that is there is appended to; a new one waits as the shard's `.starting.log`.
         Raises `Unavailable` (`log_capacity`, `no_space`), `Corrupt` for an unsafe place; a log
         that is already beyond its quota is `Corrupt` too. Nothing exists after a refusal that did
         not exist before.
@@ -83,7 +89,10 @@ class LogStore:
         try:
             self.prove_capacity(quota_bytes)
             self._files.make_private_directory(paths.shard)
-            fd = self._files.open_append(paths.file)
+            named = self._files.exists(paths.file)
+            if not named:
+                self._files.remove(paths.starting)  # a power cut may have kept bytes in it
+            fd = self._files.open_append(paths.file if named else paths.starting)
             try:
                 size = self._files.descriptor_size(fd)
                 if size > quota_bytes:
@@ -93,7 +102,13 @@ class LogStore:
                 raise
         except OSError as error:
             raise storage_error(error, "log") from None
-        return LogFile(fd=fd, size=size)
+        return LogFile(fd=fd, size=size, named=named)
+
+    def adopt(self, log: LogFile, run_id: str, attempt_id: str) -> None:
+        """Give a new log the name that its attempt's row implies; OSError if that fails."""
+        if not log.named:
+            paths = self.paths(run_id, attempt_id)
+            self._files.rename(paths.starting, paths.file)
 
     def prove_capacity(self, quota_bytes: int) -> None:
         """`Unavailable` unless the reserve stays free with this log at its full size.
@@ -117,12 +132,6 @@ class LogStore:
         """Temporary and target of the truncation fact."""
         paths = self.paths(run_id, attempt_id)
         return paths.fact_temporary, paths.fact
-
-    def discard(self, run_id: str, attempt_id: str) -> None:
-        """Remove the still empty log of a launch that was refused at the barrier."""
-        paths = self.paths(run_id, attempt_id)
-        if self._files.size(paths.file) == 0:
-            self._files.remove(paths.file)
 
     def remove(self, run_id: str, attempt_id: str) -> bool:
         """Delete a settled attempt's log and fact; False if there was no log."""

@@ -137,20 +137,13 @@ class Starter:
             self._cross(draft, launch)
         except (EdgeError, OSError, MemoryError) as error:
             if log is not None:
-                self._discard(draft, log)
+                self._logs.release(log)
             self.abandon(draft, _typed(error))
             return
-        self._open(draft, launch, None if log is None else log.fd)
+        self._open(draft, launch, log)
         if log is not None:
             self._logs.release(log)
         draft.done(draft, None)
-
-    def _discard(self, draft: Draft, log: Any) -> None:
-        self._logs.release(log)
-        try:
-            self._logs.discard(draft.run.id, draft.attempt.id)
-        except OSError:
-            return  # an empty file, found again from its attempt
 
     def _plan(self, draft: Draft, revision: Revision) -> LaunchPlan:
         definition = revision.definition
@@ -222,10 +215,12 @@ class Starter:
         story.move_run("running", started_at_ms=draft.run.started_at_ms or at_ms)
         return story.change()
 
-    def _open(self, draft: Draft, launch: LaunchPort, log: int | None) -> None:
+    def _open(self, draft: Draft, launch: LaunchPort, log: Any) -> None:
         self._forget(draft)
         try:
-            launch.open_gate(log)
+            if log is not None:
+                self._logs.adopt(log, draft.run.id, draft.attempt.id)
+            launch.open_gate(None if log is None else log.fd)
         except OSError:
             launch.refuse()
             self._coordinator.refused(Active(draft.run, draft.attempt, None))

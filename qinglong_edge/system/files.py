@@ -144,6 +144,10 @@ class Files:
             return False
         return True
 
+    def rename(self, source: str, target: str) -> None:
+        """Give a file its name; the caller knows that there is none of it yet."""
+        os.rename(source, target)
+
     def remove(self, path: str) -> bool:
         """Remove a name; False if it was not there."""
         try:

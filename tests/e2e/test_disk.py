@@ -234,6 +234,10 @@ class Failing(Files):
         self._refuse()
         return super().link(source, target)
 
+    def rename(self, source: str, target: str) -> None:
+        self._refuse()
+        super().rename(source, target)
+
     def remove(self, path: str) -> bool:
         if os.path.lexists(path):
             self._refuse()

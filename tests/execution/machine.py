@@ -352,15 +352,15 @@ class Logs:
         if self.refusal is not None:
             raise self.refusal
         self._effect("log")
-        self._machine.logs.setdefault((run_id, attempt_id), 0)
         self.open += 1
         return LogFile(fd=99)
 
     def release(self, log: LogFile) -> None:
         self.open -= 1
 
-    def discard(self, run_id: str, attempt_id: str) -> None:
-        self._machine.logs.pop((run_id, attempt_id), None)
+    def adopt(self, log: LogFile, run_id: str, attempt_id: str) -> None:
+        self._effect("adopt")
+        self._machine.logs.setdefault((run_id, attempt_id), 0)
 
     def fact_paths(self, run_id: str, attempt_id: str) -> tuple[str, str]:
         return f"/logs/{attempt_id}.tmp", f"/logs/{attempt_id}.json"

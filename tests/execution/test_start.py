@@ -12,7 +12,9 @@ from tests.execution.world import NO_SPACE, QUOTA, Crash, World
 
 def test_everything_is_durable_before_the_gate_opens(world: World) -> None:
     run = world.manual(world.task())
-    assert world.order[-6:] == ["fork", "log", "receipt shard", "before commit", "commit", "gate"]
+    assert world.order[-7:] == [
+        *("fork", "log", "receipt shard", "before commit", "commit", "adopt", "gate")
+    ]
     (change,) = world.commits[-1].changes
     assert change.run == run
     assert (run.status, world.journal()) == ("running", [(1, "pending")])
