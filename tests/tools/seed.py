@@ -72,7 +72,7 @@ def cited(tests: str) -> dict[tuple[str, int], list[str]]:
     for folder, folders, files in os.walk(tests):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for file in sorted(files):
-            if file.startswith("test_") and file.endswith(".py"):
+            if file.startswith(("test_", "contract_")) and file.endswith(".py"):
                 path = os.path.join(folder, file)
                 for test, line in _citations(path):
                     found.setdefault(line, []).append(f"{os.path.relpath(path, tests)}::{test}")
