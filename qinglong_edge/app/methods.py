@@ -5,9 +5,9 @@ Owns the names. There is no second way to the state.
 
 from __future__ import annotations
 
-from qinglong_edge.app import runs, system, tasks
+from qinglong_edge.app import runs, secrets, system, tasks
 from qinglong_edge.app.params import Params
-from qinglong_edge.core.errors import Refused
+from qinglong_edge.core.errors import EdgeError, Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from qinglong_edge.app.runtime import Runtime
 
     Method = Callable[[Runtime, Params], object]
+
 
 METHODS: Mapping[str, Method] = {
     "task.add": tasks.add,
@@ -40,9 +41,27 @@ METHODS: Mapping[str, Method] = {
     "clock.trust": system.trust_clock,
     "cron.next": system.cron_next,
     "import.crontab": system.import_crontab,
+    "secret.append": secrets.append,
+    "secret.find": secrets.find,
+    "secret.page": secrets.page,
+    "secret.copy": secrets.copy,
+    "secret.list": secrets.listing,
+    "secret.remove": secrets.remove,
+    "keyring.usage": secrets.usage,
+    "keyring.intent": secrets.intent,
+    "keyring.retire": secrets.retire,
+    "audit.list": secrets.audit,
+    "backup.write": system.write_backup,
 }
 
-
+# What changes tasks, secrets or keys: done or refused, it leaves an audit event.
+AUDITED = frozenset(
+    {
+        *("task.add", "task.set", "task.rename", "task.enable", "task.disable", "task.remove"),
+        *("import.crontab", "run.settle", "secret.append", "secret.copy", "secret.remove"),
+        *("keyring.intent", "keyring.retire"),
+    }
+)
 LATER = frozenset({"run.start", "run.wait", "run.stop"})  # may keep a client waiting
 
 
@@ -51,4 +70,13 @@ def call(runtime: Runtime, name: str, params: Mapping[str, object], peer: Peer) 
     method = METHODS.get(name)
     if method is None:
         raise Refused("method_unknown", "There is no such method.")
-    return method(runtime, Params(params, peer))
+    if name not in AUDITED:
+        return method(runtime, Params(params, peer, name))
+    given = dict(params)
+    target = given.get("name")
+    taken = Params(given, peer, name)
+    try:
+        return method(runtime, taken)
+    except EdgeError as error:
+        runtime.record_refusal(taken, target, error.code)
+        raise

@@ -162,6 +162,8 @@ def settle(runtime: Runtime, params: Params) -> Document:
         raise Invalid("reason_invalid", "A reason is 1 to 256 characters.")
     _refuse_unread(runtime, run)
     ended = runtime.control.settle(run, status=status, reason=reason, actor=params.peer.actor)
+    with runtime.store.database.write():
+        runtime.record(params, str(run.number))
     return views.run_document(runtime, ended)
 
 

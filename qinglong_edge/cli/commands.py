@@ -6,14 +6,12 @@ Owns the mapping. Nothing here changes state except through a method.
 from __future__ import annotations
 
 import binascii
-import errno
 import time
 
 from qinglong_edge.app import preview, state
-from qinglong_edge.app.client import Client
 from qinglong_edge.cli import output, parser, render
+from qinglong_edge.cli.context import Context, notes, read_input
 from qinglong_edge.core.errors import Invalid, Unavailable
-from qinglong_edge.core.limits import IMPORT_BYTES_MAX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,43 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from qinglong_edge.app.state import Place
+    from qinglong_edge.core.dotenv import Parsed
 
 _NOT_SUCCEEDED = 1
-
-
-class Context:
-    """One command line being carried out."""
-
-    def __init__(
-        self, options: argparse.Namespace, where: Place, environment_tz: str | None
-    ) -> None:
-        self.options = options
-        self.where = where
-        self.environment_tz = environment_tz
-
-    def client(self) -> Client:
-        """The way to the state."""
-        return Client(self.where)
-
-    def call(self, method: str, **params: object) -> Any:
-        """One method, then let go."""
-        with self.client() as client:
-            return client.call(method, params)
-
-    def show(self, answer: object, text: Callable[[], str]) -> int:
-        """The answer as JSON or as text."""
-        if self.options.json:
-            output.write_json(answer)
-        else:
-            output.write(text())
-        return 0
-
-    def zone(self) -> str | None:
-        """The zone of the command line, else the machine's own where one is needed."""
-        if self.options.zone is not None:
-            return str(self.options.zone)
-        return preview.machine_zone(self.environment_tz)
 
 
 def run(arguments: list[str], *, default_state: str, environment_tz: str | None) -> int:
@@ -69,7 +33,15 @@ def run(arguments: list[str], *, default_state: str, environment_tz: str | None)
     context = Context(options, where, environment_tz)
     verb = getattr(options, "verb", None)
     name = f"{options.command} {verb}" if verb else str(options.command)
-    return _COMMANDS[name](context)
+    return _command(name)(context)
+
+
+def _command(name: str) -> Callable[[Context], int]:
+    if name not in _COMMANDS:
+        from qinglong_edge.cli import secrets, upkeep
+
+        return {**secrets.COMMANDS, **upkeep.COMMANDS}[name]
+    return _COMMANDS[name]
 
 
 def _version(options: argparse.Namespace) -> int:
@@ -88,14 +60,16 @@ def _version(options: argparse.Namespace) -> int:
 
 def _init(context: Context) -> int:
     profile = context.options.profile
-    created = state.initialise(context.where, profile, at_ms=time.time_ns() // 1_000_000)
+    from qinglong_edge.app import making
+
+    created = making.initialise(context.where, profile, at_ms=time.time_ns() // 1_000_000)
     answer = {"state": context.where.state, "profile": profile, "created": created}
     word = "made" if created else "is there already"
     return context.show(answer, lambda: f"{context.where.state} {word} (profile {profile})\n")
 
 
-def _definition(context: Context) -> dict[str, object]:
-    """The definition flags as parameters."""
+def _definition(context: Context, file: Parsed) -> dict[str, object]:
+    """The definition flags as parameters; --env goes over what the file says."""
     options = context.options
     params: dict[str, object] = {
         "cron": options.cron,
@@ -111,7 +85,8 @@ def _definition(context: Context) -> dict[str, object]:
         "backoff_ms": options.backoff,
         "repeatable": options.repeatable,
         "log": options.log,
-        "environment": dict(options.env) if options.env else None,
+        "environment": {**file.values, **dict(options.env or ())} or None,
+        "secrets": dict(options.secret) if options.secret else None,
         "cwd": options.cwd,
         "nice": options.nice,
         "shell": options.shell,
@@ -119,6 +94,18 @@ def _definition(context: Context) -> dict[str, object]:
         "zone": options.zone,
     }
     return params
+
+
+def _env_file(context: Context) -> Parsed:
+    from qinglong_edge.core import dotenv
+
+    path = context.options.env_file
+    return dotenv.parse(b"" if path is None else read_input(path))
+
+
+def _revised(context: Context, answer: Mapping[str, Any], file: Parsed) -> int:
+    told = answer if context.options.env_file is None else {**answer, **file.report()}
+    return context.show(told, lambda: _revision_text(answer) + notes(file.report()))
 
 
 def _revision_text(answer: Mapping[str, Any]) -> str:
@@ -130,12 +117,12 @@ def _revision_text(answer: Mapping[str, Any]) -> str:
 
 
 def _task_add(context: Context) -> int:
-    options = context.options
-    params = _definition(context)
+    options, file = context.options, _env_file(context)
+    params = _definition(context, file)
     if options.cron and options.zone is None:
         params["zone"] = context.zone()
     answer = context.call("task.add", name=options.name, replace=options.replace or None, **params)
-    return context.show(answer, lambda: _revision_text(answer))
+    return _revised(context, answer, file)
 
 
 def _task_set(context: Context) -> int:
@@ -147,7 +134,8 @@ def _task_set(context: Context) -> int:
         return context.show(answer, lambda: "".join(map(_revision_text, answer["tasks"])))
     if options.name is None:
         raise Invalid("usage", "`task set` needs a task's name, or --all --zone Z.")
-    params = _definition(context)
+    file = _env_file(context)
+    params = _definition(context, file)
     for flag, name in ((options.no_cron, "cron"), (options.no_every, "every")):
         if flag:
             params[name] = []
@@ -158,7 +146,7 @@ def _task_set(context: Context) -> int:
         unset_environment=options.unset_env,
         **params,
     )
-    return context.show(answer, lambda: _revision_text(answer))
+    return _revised(context, answer, file)
 
 
 def _task_rename(context: Context) -> int:
@@ -367,7 +355,7 @@ def _import(context: Context) -> int:
     options = context.options
     answer = context.call(
         "import.crontab",
-        data=binascii.b2a_base64(_read_input(options.file), newline=False).decode("ascii"),
+        data=binascii.b2a_base64(read_input(options.file), newline=False).decode("ascii"),
         dialect=options.dialect,
         user_column=options.user_column or None,
         zone=context.zone(),
@@ -380,34 +368,21 @@ def _import(context: Context) -> int:
             f"({render.inline(each['expression'] or 'at boot')})\n"
             for each in answer["imported"]
         ]
-        lines += [_note("refused", each) for each in answer["refused"]]
-        lines += [_note("warning", each) for each in answer["warnings"]]
-        return "".join(lines)
+        return "".join(lines) + notes(answer)
 
     return context.show(answer, text)
 
 
-def _note(word: str, each: Mapping[str, Any]) -> str:
-    return f"line {each['line']}: {word} {each['code']}: {render.inline(each['message'])}\n"
-
-
-def _read_input(path: str) -> bytes:
-    try:
-        with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
-            return file.read(IMPORT_BYTES_MAX + 1)
-    except OSError as error:
-        name = errno.errorcode.get(error.errno or 0, "EIO")
-        raise Invalid("file_unreadable", "The file cannot be read.", errno=name) from None
-
-
 def _selftest(context: Context) -> int:
-    from qinglong_edge.core import vectors
+    from qinglong_edge.app import about
 
-    results = vectors.run()
-    failed = sum(1 for each in results if not each["ok"])
-    answer = {"passed": len(results) - failed, "failed": failed, "vectors": results}
-    lines = [f"{'ok  ' if each['ok'] else 'FAIL'} {each['name']}\n" for each in results]
-    context.show(answer, lambda: "".join(lines) + f"{answer['passed']} passed, {failed} failed\n")
+    results = about.selftest()
+    failed = sum(each["ok"] is False for each in results)
+    passed = sum(each["ok"] is True for each in results)
+    answer = {"passed": passed, "failed": failed, "vectors": results}
+    word = {"True": "ok  ", "False": "FAIL", "None": "none"}  # none: no cryptography here
+    lines = [f"{word[str(each['ok'])]} {each['name']}\n" for each in results]
+    context.show(answer, lambda: "".join(lines) + f"{passed} passed, {failed} failed\n")
     return 0 if not failed else _NOT_SUCCEEDED
 
 
