@@ -7,7 +7,6 @@ with hard links. `config.json` is written last, so that an interrupted making is
 from __future__ import annotations
 
 import errno
-import json
 import os
 
 from qinglong_edge.app import profiles, state
@@ -27,6 +26,8 @@ def initialise(where: Place, profile_name: str, *, at_ms: int, files: Files | No
 
     `Refused`: `profile_mismatch`, `state_not_empty`, `state_shared_mount`, `no_hard_links`.
     """
+    import json  # only `init` writes a document that is laid out for a person to edit
+
     profile = profiles.load(profile_name)
     files = Files() if files is None else files
     try:

@@ -7,12 +7,16 @@ numbers and never leave the TOML file.
 
 from __future__ import annotations
 
-import json
 import os
 
 from qinglong_edge.app.program import resource
+from qinglong_edge.core.canonical import decode
 from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.core.profile import Profile, from_mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _CLUSTER = "cluster-"
 
@@ -40,9 +44,10 @@ def load(name: str) -> Profile:
 
 def _tables() -> dict[str, dict[str, object]]:
     try:
-        carried = json.loads(resource("profiles.json"))
+        data = resource("profiles.json")
     except OSError:
         return _checkout()
+    carried: Any = decode(data, bytes_max=len(data))
     return {name: profile["runtime"] for name, profile in carried.items()}
 
 

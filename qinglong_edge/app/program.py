@@ -7,10 +7,14 @@ goes on importing keeps N open until its last import; after a crash there is not
 
 from __future__ import annotations
 
-import json
 import os
 
+from qinglong_edge.core.canonical import decode
 from qinglong_edge.core.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _HELD = "/proc/self/fd/"
@@ -51,7 +55,8 @@ def resource(name: str) -> bytes:
 def build() -> Build | None:
     """The making of this zipapp; None in a checkout."""
     try:
-        made = json.loads(resource("build.json"))
+        data = resource("build.json")
     except OSError:
         return None
+    made: Any = decode(data, bytes_max=len(data))
     return Build(digest=made["digest"], python=made["python"])

@@ -7,9 +7,7 @@ unexpected exception is a `bug`: its kind is told, its text is not.
 
 from __future__ import annotations
 
-import json
-
-from qinglong_edge.core.canonical import decode
+from qinglong_edge.core.canonical import decode, plain_text
 from qinglong_edge.core.errors import EXIT_BUG, EdgeError, Invalid
 from qinglong_edge.core.limits import REQUEST_BYTES_MAX
 
@@ -92,8 +90,7 @@ def read_call(line: bytes) -> Call:
 
 
 def _line(document: dict[str, object]) -> bytes:
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace") + b"\n"
+    return plain_text(document).encode("utf-8", "replace") + b"\n"
 
 
 def call_line(call_id: int, method: str, params: dict[str, object]) -> bytes:

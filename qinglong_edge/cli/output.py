@@ -6,9 +6,9 @@ Owns every byte a command prints.
 from __future__ import annotations
 
 import errno
-import json
 import os
 
+from qinglong_edge.core.canonical import plain_text
 from qinglong_edge.core.errors import EdgeError, Unavailable
 
 
@@ -43,7 +43,7 @@ def write(text: str) -> None:
 
 def write_json(document: object) -> None:
     """Exactly one JSON document."""
-    write(json.dumps(document, ensure_ascii=False) + "\n")
+    write(plain_text(document, spaced=True) + "\n")
 
 
 def fail(error: EdgeError, *, as_json: bool) -> int:

@@ -5,8 +5,10 @@ UTF-8, keys in the order given, everything beyond ASCII (U+2028 too) and DEL raw
 as ``\\b \\f \\n \\r \\t`` or ``\\u00xx``: the bytes a JavaScript writer makes of the same value.
 Whole numbers only, within +-(2**53 - 1); what two readers could understand differently is refused.
 
-The interpreter's own SHA-256 is taken before hashlib's, which maps libcrypto (3.5 MiB) where a box
-has it; hashlib remains for interpreters built without their own.
+JSON is read and written by the C half of the standard library's `json`: the other half, with `re`,
+weighs 0.6 MiB in the resident process. The interpreter's own SHA-256 is taken before hashlib's,
+which maps libcrypto (3.5 MiB) where a box has it. The heavy one remains for interpreters that were
+built without the light one.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ except ImportError:  # an interpreter without the C half of `json`
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import NoReturn, Protocol
+    from typing import Any, NoReturn, Protocol
+
+    Scanner = Callable[[str, int], tuple[object, int]]  # a text and where to begin
 
     class Sha256(Protocol):
         """A running SHA-256."""
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
         def hexdigest(self) -> str: ...
 
 
+_C_HALF: Any = _json
 _INTEGER_CHARACTERS_MAX = 17  # a sign and the 16 digits of 2**53
 _FLOAT_CHARACTERS_MAX = 64  # the longest shortest form of a double has 24
 _NO_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
@@ -78,7 +83,7 @@ def encode(value: object) -> bytes:
     return _utf8(_COMPACT(value))
 
 
-def text(value: object, *, spaced: bool = False) -> str:
+def plain_text(value: object, *, spaced: bool = False) -> str:
     """The JSON text of what this program made up itself, to be read and never to be digested.
 
     Compact, or with a blank after each comma and colon. Floats and lone surrogates are left as they
@@ -210,42 +215,41 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return members
 
 
-class _Whole:
+class _Hooks:
     """What a scanner asks of the decoder that it serves."""
 
     strict = True
     object_hook = None
-    object_pairs_hook = _object
-    parse_int = _integer
-    parse_float = _refuse_number
-    parse_constant = _refuse_number
+
+    def __init__(self, parse_float: Callable[[str], float]) -> None:
+        self.object_pairs_hook = _object
+        self.parse_int = _integer
+        self.parse_float = parse_float
+        self.parse_constant = _refuse_number
 
 
-class _WithFloats(_Whole):
-    parse_float = _float
+def _scanner(parse_float: Callable[[str], float]) -> Scanner:
+    """What gives the value in a text and where it ends."""
+    if _C_HALF is None:
+        from json import JSONDecoder
+
+        decoder: Any = JSONDecoder(
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_float=parse_float,
+            parse_constant=_refuse_number,
+        )
+        scanner: Scanner = decoder.scan_once
+    else:
+        scanner = _C_HALF.make_scanner(_Hooks(parse_float))
+    return scanner
 
 
-def _scanner(hooks: type[_Whole]) -> Callable[[str, int], tuple[object, int]]:
-    """`(text, start)` to the value there and where it ends."""
-    if _json is not None:
-        return _json.make_scanner(hooks)
-    from json import JSONDecoder
-
-    return JSONDecoder(
-        object_pairs_hook=hooks.object_pairs_hook,
-        parse_int=hooks.parse_int,
-        parse_float=hooks.parse_float,
-        parse_constant=hooks.parse_constant,
-    ).scan_once
-
-
-def _scanned(
-    scanner: Callable[[str, int], tuple[object, int]], text: str
-) -> tuple[object, int | None]:
+def _scanned(scanner: Scanner, text: str) -> tuple[object, int | None]:
     """The value that `text` begins with and where it ends; None where no value ends.
 
-    The scanner tells what it misses with StopIteration, anything else with the error of
-    `json.decoder`. It imports that, or (Python 3.11) finds it absent and fails with SystemError.
+    What is no JSON gives StopIteration or the error of `json.decoder`. The C half imports that, or
+    (Python 3.11) does not find it loaded and says nothing, which is a SystemError.
     """
     try:
         return scanner(text, 0)
@@ -254,15 +258,15 @@ def _scanned(
 
 
 def _writer(comma: str, colon: str) -> Callable[[object], str]:
-    """A value to its text; keys in the order given, only what JSON must escape escaped."""
-    if _json is None:
+    """What gives the text of a value: keys in their order, escaped only where JSON must."""
+    if _C_HALF is None:
         from json import JSONEncoder
 
         return JSONEncoder(
             ensure_ascii=False, check_circular=False, separators=(comma, colon)
         ).encode
-    quote = _json.encode_basestring
-    chunks = _json.make_encoder(None, _formless, quote, None, colon, comma, False, False, True)
+    quote = _C_HALF.encode_basestring
+    chunks = _C_HALF.make_encoder(None, _formless, quote, None, colon, comma, False, False, True)
     return lambda value: "".join(chunks(value, 0))
 
 
@@ -270,7 +274,7 @@ def _formless(value: object) -> NoReturn:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-_WHOLE = _scanner(_Whole)
-_WITH_FLOATS = _scanner(_WithFloats)
+_WHOLE = _scanner(_refuse_number)
+_WITH_FLOATS = _scanner(_float)
 _COMPACT = _writer(",", ":")
 _SPACED = _writer(", ", ": ")

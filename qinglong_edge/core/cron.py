@@ -31,8 +31,7 @@ land on the same instant are one occurrence.
 
 from __future__ import annotations
 
-import re
-
+from qinglong_edge.core.characters import DIGITS, consists_of
 from qinglong_edge.core.civil import DAY_S, civil_from_days, month_days, month_start, weekday
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import CRON_TEXT_CHARACTERS_MAX
@@ -59,15 +58,6 @@ _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _SUNDAY_AGAIN = 7
 _WEEK = 0b111_1111
 _EVERY_WEEK = 1 | 1 << 7 | 1 << 14 | 1 << 21 | 1 << 28
-_ITEM = re.compile(r"(?:(\*)|([0-9]+|[A-Z]{3})(?:-([0-9]+|[A-Z]{3}))?)(?:/([0-9]+))?")
-_NTH = re.compile(r"([0-9]+|[A-Z]{3})(?:#([0-9]+)|L)")
-_UNSUPPORTED = (  # what other dialects have: the mark in the answer, its pattern
-    ("W", r"[0-9]*W|[0-9]+LW|LW"),
-    ("H", r"H(?:\([0-9-]*\))?(?:/[0-9]+)?"),
-    ("L-n", r"L-[0-9]+"),
-    ("L", r"L"),
-    ("~", r"[0-9]*~[0-9]*(?:/[0-9]+)?"),
-)
 
 
 class _Field(Record):
@@ -306,24 +296,28 @@ def _parse_field(field: _Field, word: str) -> tuple[int, str]:
 
 
 def _parse_item(field: _Field, item: str) -> tuple[int, str]:
-    """The mask of one member of a list and its canonical text."""
-    match = _ITEM.fullmatch(item)
-    if match is None:
+    """The mask of one member of a list, ASCII in capitals, and its canonical text."""
+    values, stepped, step = item.partition("/")
+    first, ranged, last = values.partition("-")
+    if (
+        (stepped and not step.isdigit())
+        or (ranged and not _names_value(last))
+        or (values != "*" and not _names_value(first))
+    ):
         return _parse_special(field, item)
-    star, first, last, step = match.groups()
     low, high, canonical = field.low, field.high, "*"
-    if not star:
+    if values != "*":
         low = _value(field, first)
-        canonical = str(low % 7 if field is _WEEKDAY and not step else low)
-        if last is not None:
+        canonical = str(low % 7 if field is _WEEKDAY and not stepped else low)
+        if ranged:
             high = _SUNDAY_AGAIN if last == "SUN" and low > 0 else _value(field, last)
             canonical = f"{low}-{high}"
-        elif step is None:
+        elif not stepped:
             high = low
     if high < low:
         raise Invalid("cron_range", "A range of the expression runs backwards.", field=field.name)
     every = 1
-    if step is not None:
+    if stepped:
         every = int(step)
         canonical = f"{canonical}/{every}"
         if not 1 <= every < field.size:
@@ -340,19 +334,41 @@ def _parse_special(field: _Field, item: str) -> tuple[int, str]:
     """`L` of the day of month, `d#n` and `dL` of the day of week; anything else is refused."""
     if field is _DAY and item == "L":
         return 1, item
-    match = _NTH.fullmatch(item) if field is _WEEKDAY else None
-    if match is not None:
-        day = _value(field, match[1]) % 7
-        if match[2] is None:
+    if field is _WEEKDAY:
+        if item.endswith("L") and _names_value(item[:-1]):
+            day = _value(field, item[:-1]) % 7
             return 1 << 35 + day, f"{day}L"
-        nth = int(match[2])
-        if not 1 <= nth <= 5:
-            raise _out_of_range(field)
-        return 1 << 7 * (nth - 1) + day, f"{day}#{nth}"
-    for mark, pattern in _UNSUPPORTED:
-        if re.fullmatch(pattern, item):
-            raise _unsupported(mark)
-    raise _malformed(field)
+        name, _mark, number = item.partition("#")
+        if _names_value(name) and number.isdigit():
+            day, nth = _value(field, name) % 7, int(number)
+            if not 1 <= nth <= 5:
+                raise _out_of_range(field)
+            return 1 << 7 * (nth - 1) + day, f"{day}#{nth}"
+    foreign = _foreign(item)
+    raise _malformed(field) if foreign is None else _unsupported(foreign)
+
+
+def _foreign(item: str) -> str | None:
+    """The mark of what only other dialects have: `15W`, `LW`, `H(0-5)/2`, `L-3`, `L`, `0~59/5`."""
+    if item.endswith("W") and consists_of(item[:-1].removesuffix("L"), DIGITS):
+        return "W"
+    if item == "L":
+        return "L"
+    if item.startswith("L-") and item[2:].isdigit():
+        return "L-n"
+    values, stepped, step = item.partition("/")
+    if stepped and not step.isdigit():
+        return None
+    hashed = values.startswith("H(") and values.endswith(")")
+    if values == "H" or (hashed and consists_of(values[2:-1], DIGITS + "-")):
+        return "H"
+    low, chosen, high = values.partition("~")
+    return "~" if chosen and consists_of(low + high, DIGITS) else None
+
+
+def _names_value(text: str) -> bool:
+    """Whether a text, ASCII in capitals, has the form of a number or of a name."""
+    return text.isdigit() or (len(text) == 3 and text.isalpha())
 
 
 def _value(field: _Field, text: str) -> int:

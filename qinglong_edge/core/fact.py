@@ -115,11 +115,7 @@ def is_log_artifact_id(text: object) -> bool:
     if not isinstance(text, str):
         return False
     maker, _dash, digits = text.partition("-")
-    return (
-        maker in ("local", "wlog")
-        and len(digits) == _LOG_ID_DIGITS
-        and consists_of(digits, HEX)
-    )
+    return maker in ("local", "wlog") and len(digits) == _LOG_ID_DIGITS and consists_of(digits, HEX)
 
 
 def log_shard(log_id: str) -> str:

@@ -21,7 +21,7 @@ def parse_duration_ms(text: str, *, minimum: int = 0, maximum: int = SAFE_INTEGE
     Invalid: duration_invalid, duration_range (facts minimum_ms and maximum_ms).
     """
     total_ms = 0
-    rest = "0s" if text == "0" else text or "no duration"
+    rest = "0s" if text == "0" else text
     for unit, length in reversed(_UNITS_MS):  # from the end, where `5ms` is not `5m` and an s
         if rest.endswith(unit):
             before = rest.removesuffix(unit)
@@ -30,7 +30,7 @@ def parse_duration_ms(text: str, *, minimum: int = 0, maximum: int = SAFE_INTEGE
             if not 1 <= len(count) <= _COUNT_DIGITS_MAX:
                 raise _malformed()
             total_ms += int(count) * length
-    if rest:
+    if rest or not text:
         raise _malformed()
     if not minimum <= total_ms <= maximum:
         raise Invalid(

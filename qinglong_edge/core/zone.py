@@ -12,9 +12,9 @@ unless named.
 
 from __future__ import annotations
 
-import re
 import struct
 
+from qinglong_edge.core.characters import ALPHANUMERIC, DIGITS, LETTERS, consists_of, is_number
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import TZIF_BYTES_MAX, ZONE_TEXT_CHARACTERS_MAX
 
@@ -36,17 +36,10 @@ _UTC_TEXTS = frozenset(
 )
 _HEADER = struct.Struct(">5s15x6I")
 _DEFAULT_RULES = ",M3.2.0,M11.1.0"  # what a daylight name without rules means to glibc
-_KEY = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*")
-_NAME = r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]{3,}>)"
-_CLOCK = r"(?::[0-5][0-9]){0,2}"
-_OFFSET = rf"[+-]?(?:2[0-3]|[01]?[0-9]){_CLOCK}"
-_DAY = r"(?:M(?:1[0-2]|0?[1-9])\.[1-5]\.[0-6]|J(?!0?59\b)[0-9]{1,3})"
-_DATE = rf"{_DAY}(?:/(?:\+?[0-9]{{1,2}}{_CLOCK}|-[0-9]{{1,2}}))?"
-_POSIX = re.compile(
-    rf"(?!{_NAME}-23[0-9:]*{_NAME}(?:,|$))"  # an hour more would make a whole day
-    rf"{_NAME}{_OFFSET}(?P<daylight>{_NAME}(?:{_OFFSET})?(?P<dates>,{_DATE},{_DATE})?)?"
-)
-_POSIX_START = re.compile(r"<|[A-Za-z]{3,}[+-]?[0-9]")
+_KEY = ALPHANUMERIC + "_+-"
+_QUOTED_NAME = ALPHANUMERIC + "+-"
+_OFFSET = DIGITS + "+-:"
+_NAME_CHARACTERS_MIN = 3
 
 
 class Zone:
@@ -89,9 +82,8 @@ class Zone:
 def zone_key(text: str) -> str | None:
     """The zone key a text spells, or None; a router's "America/Los Angeles" gets its underscore."""
     key = text.replace(" ", "_")
-    if len(key) <= ZONE_TEXT_CHARACTERS_MAX and _KEY.fullmatch(key):
-        return key
-    return None
+    parts = key.split("/") if len(key) <= ZONE_TEXT_CHARACTERS_MAX else [""]
+    return key if all(part and consists_of(part, _KEY) for part in parts) else None
 
 
 def open_zone(text: str, tzif: bytes | None = None) -> Zone:
@@ -107,7 +99,7 @@ def open_zone(text: str, tzif: bytes | None = None) -> Zone:
         if key is None:
             raise Invalid("zone_invalid", "The zone name is not well formed.")
         return Zone(key, _decode(tzif))
-    if key is None or _POSIX_START.match(text):
+    if key is None or _starts_like_posix(text):
         return Zone(text, _decode(parse_posix(text)))
     raise Invalid(
         "zone_unknown",
@@ -122,29 +114,114 @@ def parse_posix(text: str) -> bytes:
 
     Offsets stay below 24 h, rule times within 100 h. Invalid zone_invalid.
     """
-    match = _posix(text)
-    if match is None:
+    found = _posix(text)
+    if found is None:
         message = "The time zone is neither a zone name nor a POSIX TZ string."
         if "," in text:
             message = "The dates of a daylight rule are Mm.w.d or Jn, away from New Year."
         raise Invalid("zone_invalid", message)
-    rule = text + _DEFAULT_RULES if match["daylight"] and not match["dates"] else text
+    daylight, dates = found
+    rule = text + _DEFAULT_RULES if daylight and not dates else text
     block = _HEADER.pack(b"TZif2", 0, 0, 0, 0, 1, 4) + struct.pack(">ibB4s", 0, 0, 0, b"LMT")
     return block * 2 + b"\n" + rule.encode("ascii") + b"\n"
 
 
-def _posix(text: str) -> re.Match[str] | None:
-    """The match of a POSIX TZ string that `zoneinfo` evaluates as the C library does.
+def _starts_like_posix(text: str) -> bool:
+    """Whether a text begins as a POSIX TZ string does: a quoted name, or a name and an offset."""
+    name, rest = _name(text)
+    if rest[:1] in ("+", "-"):
+        rest = rest[1:]
+    return text.startswith("<") or (name != "" and is_number(rest[:1]))
 
-    It applies a year's dates to that year in UTC, so they stay away from New Year; and from each
-    other, further than any window.
+
+def _posix(text: str) -> tuple[str, list[str]] | None:
+    """The daylight name and dates (empty if there are none) of a POSIX TZ string.
+
+    None unless `zoneinfo` evaluates it as the C library does. It applies a year's dates to that
+    year in UTC, so they stay away from New Year; and from each other, further than any window.
     """
-    match = _POSIX.fullmatch(text) if len(text) <= ZONE_TEXT_CHARACTERS_MAX else None
-    if match and match["dates"]:
-        first, last = sorted(map(_day_of_year, text.split(",")[1:]))
+    if len(text) > ZONE_TEXT_CHARACTERS_MAX:
+        return None
+    names, *dates = text.split(",")
+    standard, rest = _name(names)
+    offset, rest = _offset(rest)
+    daylight, rest = _name(rest)
+    daylight_offset, rest = _offset(rest)
+    if (
+        not (standard and _is_offset(offset))
+        or (daylight_offset and not _is_offset(daylight_offset))
+        or (daylight and not daylight_offset and offset.startswith("-23"))  # an hour more: a day
+        or rest
+    ):
+        return None
+    if dates:
+        if not daylight or len(dates) != 2 or not all(map(_is_date, dates)):
+            return None
+        first, last = sorted(map(_day_of_year, dates))
         if first < 8 or last > 355 or not 25 <= last - first <= 340:
             return None
-    return match
+    return daylight, dates
+
+
+def _name(text: str) -> tuple[str, str]:
+    """The zone name that a POSIX TZ string begins with, empty if there is none, and the rest."""
+    if text.startswith("<"):
+        name, closed, rest = text[1:].partition(">")
+        whole = closed and consists_of(name, _QUOTED_NAME)
+    else:
+        rest = text.lstrip(LETTERS)
+        name, whole = text[: len(text) - len(rest)], True
+    return (name, rest) if whole and len(name) >= _NAME_CHARACTERS_MIN else ("", text)
+
+
+def _offset(text: str) -> tuple[str, str]:
+    """What may be the offset that a text begins with, and the rest, from a name on."""
+    rest = text.lstrip(_OFFSET)
+    return text[: len(text) - len(rest)], rest
+
+
+def _is_offset(text: str) -> bool:
+    """Whether `text` is a signed time of at most 23:59:59."""
+    return _is_clock(text[1:] if text[:1] in ("+", "-") else text, hours_max=23)
+
+
+def _is_date(text: str) -> bool:
+    """Whether `text` is `Mm.w.d` or `Jn`, alone or with `/` and a time within 100 hours.
+
+    J59 is none, nor are the minutes of a negative time: they would be misread.
+    """
+    day, timed, clock = text.partition("/")
+    if timed and not (
+        _is_within(clock[1:], 0, 99)
+        if clock.startswith("-")
+        else _is_clock(clock.removeprefix("+"), hours_max=99)
+    ):
+        return False
+    if day.startswith("J"):
+        return len(day) <= 4 and is_number(day[1:]) and int(day[1:]) != 59
+    month, *rest = day[1:].split(".")
+    return (
+        day.startswith("M")
+        and _is_within(month, 1, 12)
+        and list(map(len, rest)) == [1, 1]
+        and _is_within(rest[0], 1, 5)
+        and _is_within(rest[1], 0, 6)
+    )
+
+
+def _is_clock(text: str, *, hours_max: int) -> bool:
+    """Whether `text` is `h`, `h:mm` or `h:mm:ss`."""
+    hours, *rest = text.split(":")
+    return (
+        _is_within(hours, 0, hours_max)
+        and len(rest) <= 2
+        and all(len(each) == 2 and _is_within(each, 0, 59) for each in rest)
+    )
+
+
+def _is_within(text: str, lowest: int, highest: int) -> bool:
+    """Whether `text` is one or two digits, of a number within these bounds."""
+    return len(text) <= 2 and is_number(text) and lowest <= int(text) <= highest
 
 
 def _day_of_year(date: str) -> int:

@@ -12,11 +12,9 @@ is `stale` and the whole transaction is dropped.
 
 from __future__ import annotations
 
-import json
-
 from qinglong_edge.core import handle as handles
 from qinglong_edge.core import ids
-from qinglong_edge.core.canonical import encode
+from qinglong_edge.core.canonical import decode, encode
 from qinglong_edge.core.commit import AttemptKey
 from qinglong_edge.core.errors import Corrupt, Invalid, Refused
 from qinglong_edge.core.limits import EVENT_PAYLOAD_BYTES_MAX, PAGE_MAX
@@ -26,6 +24,7 @@ from qinglong_edge.storage.connection import stored_id
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from qinglong_edge.storage.connection import Database, Row
 
@@ -341,11 +340,9 @@ def _event_entry(event: Event) -> list[object]:
 
 def _events(body: object) -> list[Event]:
     try:
-        return [
-            Event(type=entry[0], facts=entry[1] if len(entry) > 1 else {})
-            for entry in json.loads(str(body))
-        ]
-    except (ValueError, TypeError, LookupError):
+        entries: Any = decode(str(body).encode("utf-8"), bytes_max=EVENT_PAYLOAD_BYTES_MAX)
+        return [Event(type=entry[0], facts=entry[1] if len(entry) > 1 else {}) for entry in entries]
+    except (Invalid, ValueError, TypeError, LookupError):
         raise Corrupt("row_corrupt", "A stored event is damaged.") from None
 
 

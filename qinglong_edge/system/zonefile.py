@@ -105,9 +105,9 @@ def _uci_line(line: str) -> tuple[str, str, str]:
     """
     word, name, value = (*line.strip().split(None, 2), "", "", "")[:3]
     quote = value[:1]
-    if quote in ("'", '"') and len(value) >= 2 and value.find(quote, 1) == len(value) - 1:
+    if quote in ("'", '"') and value.find(quote, 1) == len(value) - 1 > 0:
         value = value[1:-1]
-    elif len(value.split()) > 1:
+    elif not name or len(value.split()) > 1:
         return "", "", ""
     return word, name, value
 

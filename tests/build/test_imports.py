@@ -16,10 +16,10 @@ MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
 KNOWN = ("3.11", "3.12", "3.13")  # the list was taken under these
 NEVER = frozenset(
     {
-        *("argparse", "asyncio", "base64", "cryptography", "ctypes", "dataclasses", "hashlib"),
-        *("_hashlib", "http", "inspect", "logging", "pathlib", "shutil", "ssl", "subprocess"),
-        *("tempfile", "threading", "tomllib", "traceback", "typing", "uuid", "zipfile"),
-        "zoneinfo",
+        *("argparse", "asyncio", "base64", "cryptography", "ctypes", "dataclasses", "enum"),
+        *("hashlib", "_hashlib", "http", "inspect", "json", "logging", "pathlib", "re", "shutil"),
+        *("ssl", "subprocess", "tempfile", "threading", "tomllib", "traceback", "typing", "uuid"),
+        *("zipfile", "zoneinfo"),
     }
 )
 

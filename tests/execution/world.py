@@ -169,14 +169,10 @@ class Launcher:
 
 @functools.cache
 def _new_database() -> bytes:
+    """What `create` makes; made once and copied."""
     with tempfile.TemporaryDirectory() as folder:
         storage.create(folder, profile="edge", layout=_LAYOUT, at_ms=START_MS)
         return Path(folder, storage.NAME).read_bytes()
-
-
-def _lay(folder: str) -> None:
-    """A new state, as `create` makes it; made once and copied."""
-    Path(folder, storage.NAME).write_bytes(_new_database())
 
 
 class World:
@@ -196,7 +192,7 @@ class World:
         self.answers: list[tuple[Run | None, Attempt | None, EdgeError | None]] = []
         self.settled: list[Run] = []
         self._random = 0
-        _lay(self.path)
+        Path(path, storage.NAME).write_bytes(_new_database())
         self._open()
 
     def effect(self, name: str) -> None:

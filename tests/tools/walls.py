@@ -39,25 +39,25 @@ REFUSED = (
     ("process", "core.profile", "ADR-0069 section 1: numbers come as arguments"),
     ("execution", "core.profile", "ADR-0069 section 1: numbers come as arguments"),
 )
-# room -> what it may import when it is loaded
+# room, or module that the daemon never loads -> what it may import when it is loaded
 STDLIB: dict[str, frozenset[str]] = {
-    "core": frozenset({"_operator", "binascii", "heapq", "json", "re", "struct"}),
+    "core": frozenset({"_operator", "binascii", "heapq", "struct"}),
+    **dict.fromkeys(("core.crontab", "core.crontab_schedule", "core.dotenv"), frozenset({"re"})),
     "system": frozenset(
         {
-            *("binascii", "errno", "fcntl", "heapq", "os", "pwd", "re", "resource", "select"),
+            *("binascii", "errno", "fcntl", "heapq", "os", "pwd", "resource", "select"),
             *("_signal", "_socket", "signal", "stat", "struct", "sys", "time"),
         }
     ),
-    "storage": frozenset({"_sqlite3", "errno", "json", "os", "re"}),
-    "process": frozenset({"_signal", "errno", "json", "os", "re", "signal", "stat", "struct"}),
-    "artifact": frozenset({"_thread", "errno", "os", "re", "stat"}),  # one writer, many callers
-    "secret": frozenset({"binascii", "errno", "json", "os", "stat"}),
+    "storage": frozenset({"_sqlite3", "errno", "os"}),
+    "process": frozenset({"_signal", "errno", "os", "signal", "stat", "struct"}),
+    "artifact": frozenset({"_thread", "errno", "os", "stat"}),  # one writer, many callers
+    "artifact.worker": frozenset({"re"}),
+    "secret": frozenset({"binascii", "errno", "os", "stat"}),
     "execution": frozenset({"heapq"}),
-    "worker": frozenset({"heapq", "json"}),
-    "app": frozenset(
-        {"_signal", "binascii", "errno", "json", "os", "re", "signal", "stat", "sys", "time"}
-    ),
-    "cli": frozenset({"binascii", "errno", "json", "os", "re", "signal", "stat", "sys", "time"}),
+    "worker": frozenset({"heapq"}),
+    "app": frozenset({"_signal", "binascii", "errno", "os", "signal", "stat", "sys", "time"}),
+    "cli": frozenset({"binascii", "errno", "os", "signal", "stat", "sys", "time"}),
     ENTRY: frozenset(
         {
             *("_bz2", "_frozen_importlib", "_frozen_importlib_external", "fcntl", "marshal"),
@@ -67,16 +67,19 @@ STDLIB: dict[str, frozenset[str]] = {
 }
 # room or module -> what a function may import late -> why the daemon does not pay for it
 LATE: dict[str, dict[str, str]] = {
+    "core.canonical": {"json": "only where its C half is missing"},
     "core.zone": dict.fromkeys(("datetime", "io", "zoneinfo"), "only zones other than UTC"),
     "system": dict.fromkeys(
         ("cryptography", "site"), "only the launch child and one-shot commands open secrets"
     ),
     "app": {"tomllib": "only a checkout reads TOML; the zipapp carries JSON"},
+    "app.making": {"json": "only `init` writes a document for a person to edit"},
     "cli": dict.fromkeys(("datetime", "termios"), "only one-shot commands"),
 }
 # the one module that may import it -> at any depth
 ONE_PLACE = {
     "argparse": "cli.parser",  # imported late itself: the daemon reads its few options by hand
+    "_json": "core.canonical",
     "_sha2": "core.canonical",
     "_sha256": "core.canonical",
     "hashlib": "core.canonical",  # the fallback: it loads libcrypto where that is installed
@@ -141,7 +144,7 @@ def _wrong_outside(arrow: Arrow) -> str | None:
         if arrow.source == ONE_PLACE[name]:
             return None
         return f"{arrow.room} -> {name}: only {ONE_PLACE[name]} may import it"
-    if name in STDLIB.get(arrow.room, ()):
+    if name in STDLIB.get(arrow.room, ()) or name in STDLIB.get(arrow.source, ()):
         return None
     if name not in {**LATE.get(arrow.room, {}), **LATE.get(arrow.source, {})}:
         return f"{arrow.room} -> {name}: not on this room's list of the standard library"
