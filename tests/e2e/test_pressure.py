@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tests.disks import small_disk
@@ -44,6 +45,10 @@ def test_two_hundred_logs_of_a_mebibyte_pass_through_a_disk_of_sixty_four(bare: 
         assert len(logs) == RUNS - len(gone)
 
 
+def _is_full(kit: Kit, number: int) -> bool:
+    return bool(_log(kit, number)["total"] == 4 * MIB)
+
+
 def _log(kit: Kit, number: int) -> dict[str, Any]:
     answer: dict[str, Any] = kit.ask("log.read", run=str(number), tail=0)
     assert "result" in answer, answer
@@ -63,7 +68,7 @@ def test_a_log_of_a_run_that_goes_on_is_never_touched(bare: Kit) -> None:
             with kit.daemon():
                 for number in (1, 2):
                     kit.ask("run.start", name="t")
-                    until(lambda n=number: _log(kit, n)["total"] == 4 * MIB, what="a full log")
+                    until(functools.partial(_is_full, kit, number), what="a full log")
                 kit.ask("run.start", name="t")
                 told = kit.ask("status")["result"]
                 assert (len(told["active"]), told["waiting"]) == (2, 1)

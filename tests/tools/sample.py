@@ -16,6 +16,7 @@ _REAL = (
     "qinglong_edge/app/profiles.py",
     "qinglong_edge/app/program.py",
     "qinglong_edge/core/__init__.py",
+    "qinglong_edge/core/canonical.py",
     "qinglong_edge/core/errors.py",
     "qinglong_edge/core/limits.py",
     "qinglong_edge/core/profile.py",
