@@ -53,7 +53,7 @@ STDLIB: dict[str, frozenset[str]] = {
     "artifact": frozenset({"_thread", "errno", "os", "re", "stat"}),  # one writer, many callers
     "secret": frozenset({"binascii", "errno", "json", "os", "stat"}),
     "execution": frozenset({"heapq"}),
-    "worker": frozenset({"heapq", "json"}),
+    "worker": frozenset(),
     "app": frozenset(
         {"_signal", "binascii", "errno", "json", "os", "re", "signal", "stat", "sys", "time"}
     ),
@@ -72,6 +72,10 @@ LATE: dict[str, dict[str, str]] = {
         ("cryptography", "site"), "only the launch child and one-shot commands open secrets"
     ),
     "app": {"tomllib": "only a checkout reads TOML; the zipapp carries JSON"},
+    "app.worker_doctor": dict.fromkeys(("socket", "ssl"), "one-shot: whether the plane is there"),
+    "worker.transport": dict.fromkeys(
+        ("http", "io", "select", "socket", "ssl"), "the plane is reached over HTTPS"
+    ),
     "cli": dict.fromkeys(("datetime", "termios"), "only one-shot commands"),
 }
 # the one module that may import it -> at any depth
