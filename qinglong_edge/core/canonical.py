@@ -12,8 +12,6 @@ has it; hashlib remains for interpreters built without their own.
 from __future__ import annotations
 
 import binascii
-import json
-import re
 
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import JSON_DEPTH_MAX, SAFE_INTEGER_MAX
@@ -26,8 +24,14 @@ except ImportError:
     except ImportError:  # an interpreter without built-in digests
         from hashlib import sha256 as _sha256
 
+try:
+    import _json
+except ImportError:  # an interpreter without the C half of `json`
+    _json = None  # type: ignore[assignment]
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn, Protocol
 
     class Sha256(Protocol):
@@ -40,12 +44,10 @@ if TYPE_CHECKING:
 
 _INTEGER_CHARACTERS_MAX = 17  # a sign and the 16 digits of 2**53
 _FLOAT_CHARACTERS_MAX = 64  # the longest shortest form of a double has 24
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_STRING = re.compile(rb'"[^"]*"?')  # once the escaped quotes are gone
-_BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
+_NO_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
+_BLANKS = " \t\n\r"
 _TO_URL = bytes.maketrans(b"+/", b"-_")
 _FROM_URL = bytes.maketrans(b"-_", b"+/")
-_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def new_sha256() -> Sha256:
@@ -73,8 +75,16 @@ def encode(value: object) -> bytes:
     key that is no string, a lone surrogate, any other type).
     """
     _check(value, JSON_DEPTH_MAX)
-    text = json.dumps(value, ensure_ascii=False, check_circular=False, separators=(",", ":"))
-    return _utf8(text)
+    return _utf8(_COMPACT(value))
+
+
+def text(value: object, *, spaced: bool = False) -> str:
+    """The JSON text of what this program made up itself, to be read and never to be digested.
+
+    Compact, or with a blank after each comma and colon. Floats and lone surrogates are left as they
+    are; TypeError for a value without a JSON form.
+    """
+    return (_SPACED if spaced else _COMPACT)(value)
 
 
 def digest(value: object) -> str:
@@ -92,9 +102,12 @@ def from_base64url(text: str) -> bytes:
 
     Invalid: `base64url_invalid` (padding, another alphabet, stray bits).
     """
-    if _BASE64URL.fullmatch(text) and len(text) % 4 != 1:
+    if text.isascii():
         padded = text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4)
-        data = binascii.a2b_base64(padded)
+        try:
+            data = binascii.a2b_base64(padded)
+        except binascii.Error:
+            data = b""
         if base64url(data) == text:
             return data
     raise Invalid("base64url_invalid", "A text is not base64url without padding.")
@@ -114,13 +127,14 @@ def decode(
         raise Invalid("json_too_large", "The document is too large.", bytes_max=bytes_max)
     _bound_depth(data, depth_max)
     try:
-        value = (_WITH_FLOATS if floats else _WHOLE).decode(data.decode("utf-8"))
+        text = data.decode("utf-8").strip(_BLANKS)
     except UnicodeDecodeError:
         raise Invalid("json_invalid", "The document is not UTF-8.") from None
-    except json.JSONDecodeError as error:
-        raise Invalid("json_invalid", "The document is not JSON.", position=error.pos) from None
-    if _SURROGATE_ESCAPE.search(data):
-        _utf8(json.dumps(value, ensure_ascii=False))
+    value, end = _scanned(_WITH_FLOATS if floats else _WHOLE, text)
+    if end != len(text):
+        raise Invalid("json_invalid", "The document is not JSON.")
+    if b"\\ud" in data or b"\\uD" in data:  # may have been half of a surrogate pair
+        _utf8(_COMPACT(value))
     return value
 
 
@@ -159,9 +173,9 @@ def _bound_depth(data: bytes, depth_max: int) -> None:
     """
     if data.count(b"[") + data.count(b"{") <= depth_max:
         return
-    plain = _STRING.sub(b"", data.replace(b"\\\\", b"").replace(b'\\"', b""))
+    marks = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
     depth = 0
-    for bracket in plain.translate(None, _NOT_BRACKETS):
+    for bracket in b"".join(marks.split(b'"')[::2]):  # every second piece is inside a string
         depth += 1 if bracket in b"[{" else -1
         if depth > depth_max:
             raise Invalid("json_too_deep", "The document is nested too deeply.", depth=depth_max)
@@ -196,15 +210,67 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return members
 
 
-_WHOLE = json.JSONDecoder(
-    object_pairs_hook=_object,
-    parse_int=_integer,
-    parse_float=_refuse_number,
-    parse_constant=_refuse_number,
-)
-_WITH_FLOATS = json.JSONDecoder(
-    object_pairs_hook=_object,
-    parse_int=_integer,
-    parse_float=_float,
-    parse_constant=_refuse_number,
-)
+class _Whole:
+    """What a scanner asks of the decoder that it serves."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = _object
+    parse_int = _integer
+    parse_float = _refuse_number
+    parse_constant = _refuse_number
+
+
+class _WithFloats(_Whole):
+    parse_float = _float
+
+
+def _scanner(hooks: type[_Whole]) -> Callable[[str, int], tuple[object, int]]:
+    """`(text, start)` to the value there and where it ends."""
+    if _json is not None:
+        return _json.make_scanner(hooks)
+    from json import JSONDecoder
+
+    return JSONDecoder(
+        object_pairs_hook=hooks.object_pairs_hook,
+        parse_int=hooks.parse_int,
+        parse_float=hooks.parse_float,
+        parse_constant=hooks.parse_constant,
+    ).scan_once
+
+
+def _scanned(
+    scanner: Callable[[str, int], tuple[object, int]], text: str
+) -> tuple[object, int | None]:
+    """The value that `text` begins with and where it ends; None where no value ends.
+
+    The scanner tells what it misses with StopIteration, anything else with the error of
+    `json.decoder`. It imports that, or (Python 3.11) finds it absent and fails with SystemError.
+    """
+    try:
+        return scanner(text, 0)
+    except (StopIteration, ValueError, SystemError, ImportError):
+        return None, None
+
+
+def _writer(comma: str, colon: str) -> Callable[[object], str]:
+    """A value to its text; keys in the order given, only what JSON must escape escaped."""
+    if _json is None:
+        from json import JSONEncoder
+
+        return JSONEncoder(
+            ensure_ascii=False, check_circular=False, separators=(comma, colon)
+        ).encode
+    quote = _json.encode_basestring
+    chunks = _json.make_encoder(None, _formless, quote, None, colon, comma, False, False, True)
+    return lambda value: "".join(chunks(value, 0))
+
+
+def _formless(value: object) -> NoReturn:
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+_WHOLE = _scanner(_Whole)
+_WITH_FLOATS = _scanner(_WithFloats)
+_COMPACT = _writer(",", ":")
+_SPACED = _writer(", ", ": ")

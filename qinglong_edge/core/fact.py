@@ -16,9 +16,8 @@ from the log's size. A fact tells no command, output or token, and authorises no
 
 from __future__ import annotations
 
-import re
-
 from qinglong_edge.core import canonical
+from qinglong_edge.core.characters import HEX, consists_of
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.ids import is_portable_id, portable_id
 from qinglong_edge.core.limits import (
@@ -30,7 +29,6 @@ from qinglong_edge.core.limits import (
 from qinglong_edge.core.record import Record
 
 _SCHEMA_VERSION = 1
-_LOG_ID = re.compile(r"(?:local|wlog)-([0-9a-f]{2})[0-9a-f]{28}")
 _LOG_ID_DIGITS = 30
 _HEAD_END = '"observedAtMs":'
 _KEYS = {
@@ -114,15 +112,21 @@ def log_artifact_id(run_id: str, attempt_id: str) -> str:
 
 def is_log_artifact_id(text: object) -> bool:
     """Whether `text` names a local or a worker's log."""
-    return isinstance(text, str) and _LOG_ID.fullmatch(text) is not None
+    if not isinstance(text, str):
+        return False
+    maker, _dash, digits = text.partition("-")
+    return (
+        maker in ("local", "wlog")
+        and len(digits) == _LOG_ID_DIGITS
+        and consists_of(digits, HEX)
+    )
 
 
 def log_shard(log_id: str) -> str:
     """The two-digit directory of a log; Invalid `log_id_invalid` for anything like a path."""
-    matched = _LOG_ID.fullmatch(log_id)
-    if matched is None:
+    if not is_log_artifact_id(log_id):
         raise Invalid("log_id_invalid", "A log id is not local- or wlog- and 30 digits.")
-    return matched[1]
+    return log_id.partition("-")[2][:2]
 
 
 def _within(number: object, lowest: int, highest: int) -> bool:

@@ -10,20 +10,20 @@ is unknown (`decode` gives None): unknown is never read as dead, and never signa
 
 from __future__ import annotations
 
-import re
-
 from qinglong_edge.core import canonical
+from qinglong_edge.core.characters import ALPHANUMERIC, consists_of, is_number
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import HANDLE_BYTES_MAX, SAFE_INTEGER_MAX
 from qinglong_edge.core.record import Record
 
 _PREFIX = "ql3lp1."
 _VERSION = 1
-_START_TICKS_MAX = 10**32 - 1
-_HANDLE_ID = re.compile(r"[^\0\ud800-\udfff]{1,255}")
-_BOOT_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
-_START_TICKS = re.compile(r"[1-9][0-9]{0,31}")
-_NUMBER = re.compile(rb"-?[0-9]{1,20}")
+_START_TICKS_DIGITS_MAX = 32
+_START_TICKS_MAX = 10**_START_TICKS_DIGITS_MAX - 1
+_HANDLE_ID_CHARACTERS_MAX = 255
+_BOOT_ID_CHARACTERS_MAX = 64
+_BOOT_ID = ALPHANUMERIC + "-"
+_NUMBER_DIGITS_MAX = 20
 _FIELDS_MIN = 20  # after the command: state is field 0 and the start time field 19
 
 
@@ -37,8 +37,8 @@ class Handle(Record):
     start_ticks: int
 
     def _check(self) -> None:
-        _require("handle_id", _matches(_HANDLE_ID, self.handle_id))
-        _require("boot_id", _matches(_BOOT_ID, self.boot_id))
+        _require("handle_id", _is_handle_id(self.handle_id))
+        _require("boot_id", _is_boot_id(self.boot_id))
         _require("pid", _within(self.pid, SAFE_INTEGER_MAX))
         _require("pgid", _within(self.pgid, SAFE_INTEGER_MAX))
         _require("start_ticks", _within(self.start_ticks, _START_TICKS_MAX))
@@ -66,7 +66,7 @@ def decode(text: str) -> Handle | None:
         document = canonical.decode(data, bytes_max=HANDLE_BYTES_MAX, depth_max=1)
         if not isinstance(document, dict) or document.keys() != set("vhbpgs"):
             return None
-        if not _matches(_START_TICKS, document["s"]):
+        if not _is_start_ticks(document["s"]):
             return None
         handle = Handle(
             handle_id=document["h"],
@@ -105,7 +105,7 @@ def parse_stat(text: bytes, pid: int) -> Stat:
     if not opened or not closed or before.strip() != b"%d" % pid or len(fields) < _FIELDS_MIN:
         raise Invalid("stat_invalid", "A process's stat line is not complete.", pid=pid)
     numbers = (fields[2], fields[3], fields[19])
-    if not all(_NUMBER.fullmatch(number) for number in numbers):
+    if not all(map(_is_number, numbers)):
         raise Invalid("stat_invalid", "A process's stat line lacks a number.", pid=pid)
     pgrp, session, start_ticks = map(int, numbers)
     return Stat(
@@ -117,8 +117,35 @@ def parse_stat(text: bytes, pid: int) -> Stat:
     )
 
 
-def _matches(pattern: re.Pattern[str], text: object) -> bool:
-    return isinstance(text, str) and pattern.fullmatch(text) is not None
+def _is_handle_id(text: object) -> bool:
+    """Whether `text` is 1 to 255 characters of Unicode without NUL."""
+    if not isinstance(text, str) or "\0" in text:
+        return False
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return 1 <= len(text) <= _HANDLE_ID_CHARACTERS_MAX
+
+
+def _is_boot_id(text: object) -> bool:
+    return (
+        isinstance(text, str)
+        and 1 <= len(text) <= _BOOT_ID_CHARACTERS_MAX
+        and consists_of(text, _BOOT_ID)
+    )
+
+
+def _is_start_ticks(text: object) -> bool:
+    """Whether `text` is a whole number above 0 as it is written, without leading zeros."""
+    if not isinstance(text, str) or not is_number(text):
+        return False
+    return text[0] != "0" and len(text) <= _START_TICKS_DIGITS_MAX
+
+
+def _is_number(text: bytes) -> bool:
+    digits = text.removeprefix(b"-")
+    return digits.isdigit() and len(digits) <= _NUMBER_DIGITS_MAX
 
 
 def _within(number: object, highest: int) -> bool:

@@ -15,19 +15,18 @@ Run and Attempt ids of this program are UUIDv7; stored documents may name any po
 
 from __future__ import annotations
 
-import re
-
 from qinglong_edge.core.canonical import base64url, sha256_hex
+from qinglong_edge.core.characters import ALPHANUMERIC, HEX, consists_of
 from qinglong_edge.core.errors import Invalid, Unavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PORTABLE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,35}")
-CALLBACK_TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
 TOKEN_BYTES = 32
-_UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_PORTABLE_CHARACTERS_MAX = 36
+_PORTABLE = ALPHANUMERIC + "._:-"
+_TOKEN = ALPHANUMERIC + "_-"
 _BLOB_BYTES = 16
 _MS_MAX = 2**48 - 1
 _COUNTER_BITS = 74
@@ -37,19 +36,24 @@ _LOW_MASK = 2**_LOW_BITS - 1
 
 def is_portable_id(text: object) -> bool:
     """Whether `text` is an id of 1..36 characters that is safe as a file name."""
-    return isinstance(text, str) and PORTABLE_ID.fullmatch(text) is not None
+    return (
+        isinstance(text, str)
+        and 1 <= len(text) <= _PORTABLE_CHARACTERS_MAX
+        and text[0] in ALPHANUMERIC
+        and consists_of(text, _PORTABLE)
+    )
 
 
 def portable_id(text: object, field: str = "id") -> str:
     """`text` if it is a portable id, else Invalid `id_invalid` naming `field`."""
-    if isinstance(text, str) and PORTABLE_ID.fullmatch(text):
+    if isinstance(text, str) and is_portable_id(text):
         return text
     raise Invalid("id_invalid", "An id is not 1 to 36 letters, digits or . _ : -", field=field)
 
 
 def uuid7(text: object, field: str = "id") -> str:
     """`text` if it is a UUIDv7 in lower case, else Invalid `id_invalid` naming `field`."""
-    if isinstance(text, str) and _UUID7.fullmatch(text):
+    if isinstance(text, str) and _is_uuid7(text):
         return text
     raise Invalid("id_invalid", "An id is not a UUIDv7 in lower case.", field=field)
 
@@ -119,12 +123,23 @@ def new_token(random: Callable[[int], bytes]) -> str:
 
 def is_callback_token(text: object) -> bool:
     """Whether `text` has the form of a callback token, 32..128 base64url characters."""
-    return isinstance(text, str) and CALLBACK_TOKEN.fullmatch(text) is not None
+    return isinstance(text, str) and 32 <= len(text) <= 128 and consists_of(text, _TOKEN)
 
 
 def token_hash(token: str) -> str:
     """What is stored of a callback token: the SHA-256 of its text, 64 hexadecimal digits."""
     return sha256_hex(token.encode("utf-8"))
+
+
+def _is_uuid7(text: str) -> bool:
+    digits = text.replace("-", "")
+    return (
+        len(digits) == 2 * _BLOB_BYTES
+        and consists_of(digits, HEX)
+        and text == _dashed(digits)
+        and digits[12] == "7"
+        and digits[16] in "89ab"
+    )
 
 
 def _dashed(digits: str) -> str:

@@ -13,10 +13,10 @@ token proves the writer; it stays out of `repr`.
 
 from __future__ import annotations
 
-import re
 from _operator import _compare_digest  # hmac's own, without loading libcrypto
 
 from qinglong_edge.core import canonical
+from qinglong_edge.core.characters import HEX, consists_of
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.ids import is_callback_token, is_portable_id, token_hash
 from qinglong_edge.core.limits import RECEIPT_BYTES_MAX, SAFE_INTEGER_MAX
@@ -24,7 +24,7 @@ from qinglong_edge.core.record import Record
 
 _SCHEMA_VERSION = 1
 _EXIT_CODE_MAX = 255
-_HASH = re.compile(r"[0-9a-f]{64}")
+_HASH_DIGITS = 64
 _HEAD_END = '"finishedAtMs":'
 _KEYS = {
     "runId": "run_id",
@@ -106,7 +106,7 @@ def head(
 
 def token_matches(receipt: Receipt, token_hash_hex: str) -> bool:
     """Whether the receipt carries the token of this stored hash; takes the same time either way."""
-    if not _HASH.fullmatch(token_hash_hex):
+    if len(token_hash_hex) != _HASH_DIGITS or not consists_of(token_hash_hex, HEX):
         return False
     return _compare_digest(token_hash(receipt.token), token_hash_hex)
 

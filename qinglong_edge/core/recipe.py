@@ -12,9 +12,14 @@ the canonical text of its address is `Corrupt`, whatever else it might mean.
 
 from __future__ import annotations
 
-import re
-
 from qinglong_edge.core import canonical
+from qinglong_edge.core.characters import (
+    ALPHANUMERIC,
+    DIGITS,
+    HEX,
+    consists_of,
+    has_control,
+)
 from qinglong_edge.core.errors import Corrupt, Invalid
 from qinglong_edge.core.limits import (
     BINDING_NAME_CHARACTERS_MAX,
@@ -37,9 +42,8 @@ RESERVED_PREFIX = "QL3_"  # the wrapper's own variables
 RESERVED_NAMES = frozenset(
     ("SHELLOPTS", "BASHOPTS", "OPTIND", "IFS", "PPID", "PWD", "OLDPWD", "SHLVL", "_")
 )
-_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_]{{0,{BINDING_NAME_CHARACTERS_MAX - 1}}}")
-_CONTEXT_REF = re.compile(re.escape(CONTEXT_REF_PREFIX) + r"[0-9a-f]{64}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NAME = ALPHANUMERIC + "_"
+_DIGEST_DIGITS = 64
 # JSON writes a control character in six bytes; a binding's own keys and quotes take under 64.
 _CANONICAL_BYTES_MAX = 6 * BINDINGS_BYTES_MAX + 64 * BINDINGS_MAX
 _DEPTH_MAX = 2
@@ -165,7 +169,12 @@ def check_name(name: object) -> None:
     Invalid: `binding_name_invalid` (``[A-Za-z_][A-Za-z0-9_]{0,127}``), `binding_name_refused`
     (``QL3_`` and the names with which shells misbehave).
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not (
+        isinstance(name, str)
+        and 1 <= len(name) <= BINDING_NAME_CHARACTERS_MAX
+        and name[0] not in DIGITS
+        and consists_of(name, _NAME)
+    ):
         raise Invalid(
             "binding_name_invalid",
             "A variable's name is not 1 to 128 letters, digits or underscores.",
@@ -180,7 +189,10 @@ def check_name(name: object) -> None:
 
 def is_context_ref(text: object) -> bool:
     """Whether `text` has the form of a content address."""
-    return isinstance(text, str) and _CONTEXT_REF.fullmatch(text) is not None
+    if not isinstance(text, str) or not text.startswith(CONTEXT_REF_PREFIX):
+        return False
+    digits = text[len(CONTEXT_REF_PREFIX) :]
+    return len(digits) == _DIGEST_DIGITS and consists_of(digits, HEX)
 
 
 def decode(data: bytes, context_ref: str) -> Recipe:
@@ -247,7 +259,7 @@ def _check_secret_ref(name: str, secret_ref: object) -> None:
         size = _bytes(secret_ref) if isinstance(secret_ref, str) else 0
     except UnicodeEncodeError:
         size = 0
-    if not 1 <= size <= SECRET_REF_BYTES_MAX or _CONTROL.search(str(secret_ref)):
+    if not 1 <= size <= SECRET_REF_BYTES_MAX or has_control(str(secret_ref)):
         raise Invalid(
             "secret_ref_invalid",
             "A secret's reference is not 1 to 512 bytes without control characters.",

@@ -14,9 +14,8 @@ moved to another name or version does not open. Envelopes are append-only.
 
 from __future__ import annotations
 
-import re
-
 from qinglong_edge.core import canonical
+from qinglong_edge.core.characters import ALPHANUMERIC, consists_of, has_control
 from qinglong_edge.core.errors import Invalid, Unavailable
 from qinglong_edge.core.limits import (
     BINDINGS_MAX,
@@ -39,8 +38,7 @@ PREFIX = "qlsecret:v1:"
 ALGORITHM = "aes-256-gcm"
 NONCE_BYTES = 12
 TAG_BYTES = 16
-KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_KEY_ID = ALPHANUMERIC + "._-"
 _DOCUMENT_KEYS = frozenset(
     (
         *("projectId", "name", "version", "mutationId", "keyId", "algorithm"),
@@ -203,7 +201,7 @@ def from_document(found: object) -> Envelope:
 
 def is_key_id(text: object) -> bool:
     """Whether `text` may name a key: 1 to 128 letters, digits or . _ -"""
-    return isinstance(text, str) and KEY_ID.fullmatch(text) is not None
+    return isinstance(text, str) and 1 <= len(text) <= 128 and consists_of(text, _KEY_ID)
 
 
 def unavailable(reason: str) -> Unavailable:
@@ -223,7 +221,7 @@ def _is_text(value: object, bytes_max: int) -> bool:
         size = len(value.encode()) if isinstance(value, str) else 0
     except UnicodeEncodeError:
         return False
-    return 1 <= size <= bytes_max and not _CONTROL.search(str(value))
+    return 1 <= size <= bytes_max and not has_control(str(value))
 
 
 def _is_whole(value: object, least: int, most: int) -> bool:

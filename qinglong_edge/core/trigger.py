@@ -7,13 +7,12 @@ know whether it means seconds; only `0` stands for itself.
 
 from __future__ import annotations
 
-import re
-
+from qinglong_edge.core.characters import DIGITS
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import EVERY_MS_MAX, EVERY_MS_MIN, SAFE_INTEGER_MAX
 
 _UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
-_DURATION = re.compile("".join(f"(?:([0-9]{{1,16}}){unit})?" for unit, _length in _UNITS_MS))
+_COUNT_DIGITS_MAX = 16
 
 
 def parse_duration_ms(text: str, *, minimum: int = 0, maximum: int = SAFE_INTEGER_MAX) -> int:
@@ -21,13 +20,18 @@ def parse_duration_ms(text: str, *, minimum: int = 0, maximum: int = SAFE_INTEGE
 
     Invalid: duration_invalid, duration_range (facts minimum_ms and maximum_ms).
     """
-    match = _DURATION.fullmatch("0s" if text == "0" else text)
-    if match is None or not match[0]:
-        raise Invalid("duration_invalid", "A duration is a number with a unit, such as 1h30m.")
-    total_ms = sum(
-        int(count or 0) * length
-        for count, (_unit, length) in zip(match.groups(), _UNITS_MS, strict=True)
-    )
+    total_ms = 0
+    rest = "0s" if text == "0" else text or "no duration"
+    for unit, length in reversed(_UNITS_MS):  # from the end, where `5ms` is not `5m` and an s
+        if rest.endswith(unit):
+            before = rest.removesuffix(unit)
+            rest = before.rstrip(DIGITS)
+            count = before[len(rest) :]
+            if not 1 <= len(count) <= _COUNT_DIGITS_MAX:
+                raise _malformed()
+            total_ms += int(count) * length
+    if rest:
+        raise _malformed()
     if not minimum <= total_ms <= maximum:
         raise Invalid(
             "duration_range",
@@ -36,6 +40,10 @@ def parse_duration_ms(text: str, *, minimum: int = 0, maximum: int = SAFE_INTEGE
             maximum_ms=maximum,
         )
     return total_ms
+
+
+def _malformed() -> Invalid:
+    return Invalid("duration_invalid", "A duration is a number with a unit, such as 1h30m.")
 
 
 def parse_every_ms(text: str) -> int:

@@ -165,7 +165,10 @@ class Starter:
             return self._logs.prepare(*wanted)
         except Unavailable as error:
             needed_bytes = error.facts.get("needed_bytes")
-            if type(needed_bytes) is not int or not self._make_room(needed_bytes):
+            if type(needed_bytes) is not int:
+                raise
+            self._coordinator.flush()  # a run whose receipt's row waits for a ride is not settled
+            if not self._make_room(needed_bytes):
                 raise
         return self._logs.prepare(*wanted)
 

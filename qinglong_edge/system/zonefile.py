@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 
 from qinglong_edge.core.errors import Invalid, Unavailable
@@ -32,7 +31,6 @@ _CONFIG_BYTES_MAX = 65_536
 _LINKS_MAX = 8  # /etc/localtime -> /tmp/localtime -> the zone file, and room for more
 _AMBIENT = ("localtime", "posixrules")  # names of whatever the machine is set to, not of a zone
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
-_UCI_LINE = re.compile(r"""\s*(config|option)\s+(\S+)(?:\s+(?:'([^']*)'|"([^"]*)"|(\S+)))?\s*""")
 
 
 def read_tzif(key: str, roots: tuple[str, ...] = DEFAULT_ROOTS) -> bytes | None:
@@ -90,17 +88,28 @@ def _uci_zones(path: str) -> Iterator[str]:
     sections = 0
     inside = False
     for line in data.decode("ascii", "replace").splitlines():
-        match = _UCI_LINE.fullmatch(line)
-        if match is None:
-            continue
-        word, name, *quoted = match.groups()
+        word, name, value = _uci_line(line)
         if word == "config":
             inside = name == "system" and sections == 0
             sections += name == "system"
-        elif inside:
-            found[name] = next((text for text in quoted if text is not None), "")
+        elif word == "option" and inside:
+            found[name] = value
     yield found.get("zonename", "")
     yield found.get("timezone", "")
+
+
+def _uci_line(line: str) -> tuple[str, str, str]:
+    """Word, name and value (empty if there is none) of a line; empty texts if it is no such line.
+
+    The value is one word, or anything between a pair of quotes of the same kind.
+    """
+    word, name, value = (*line.strip().split(None, 2), "", "", "")[:3]
+    quote = value[:1]
+    if quote in ("'", '"') and len(value) >= 2 and value.find(quote, 1) == len(value) - 1:
+        value = value[1:-1]
+    elif len(value.split()) > 1:
+        return "", "", ""
+    return word, name, value
 
 
 def _localtime(root: str) -> str:

@@ -86,7 +86,7 @@ class House:
     def get(self, number: int) -> Run | None:
         return self.runs.get(number)
 
-    def oldest_log(self, after: AttemptKey) -> AttemptKey:
+    def oldest_log(self, after: AttemptKey) -> AttemptKey:  # noqa: ARG002 - the port
         numbers = [number for number in self.attempts if number not in self.tombstones]
         return AttemptKey(run_number=min(numbers, default=1) - 1, attempt=1)
 
