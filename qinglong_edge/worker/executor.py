@@ -446,6 +446,8 @@ class Executor:
                     self._loop.unwatch(fd)
             if launch.peek_exit() is not None:
                 launch.finish()
+            else:
+                launch.close_channel()  # it then leaves its file
 
     def ended_processes(self) -> list[Entry]:
         """Entries whose own wrapper has ended and was not reaped."""

@@ -11,7 +11,7 @@ import pytest
 
 from qinglong_edge.app import worker_config
 from qinglong_edge.core.errors import EdgeError
-from tests.support import until
+from tests.support import ROOT, until
 from tests.worker.kit import Plane, WorkerHome
 
 GOOD: dict[str, Any] = {
@@ -98,6 +98,14 @@ def test_a_wrong_entry_is_refused_by_name_before_anything_is_opened(
 )
 def test_an_origin_is_a_host_and_a_port(tmp_path: Path, origin: str, host: str, port: int) -> None:
     assert worker_config.read(written(tmp_path, origin=origin)).origin == (host, port)
+
+
+def test_the_configuration_that_the_readme_shows_is_a_good_one(tmp_path: Path) -> None:
+    text = Path(ROOT, "README.md").read_text(encoding="utf-8")
+    shown = text.partition("```json\n")[2].partition("```")[0]
+    path = tmp_path / "worker.json"
+    path.write_text(shown, encoding="utf-8")
+    assert worker_config.read(str(path)).worker_id == "router-1"
 
 
 def test_a_worker_that_is_not_enabled_opens_nothing(home: WorkerHome) -> None:

@@ -153,6 +153,14 @@ class Machine:
     def receipt_files(self) -> list[Path]:
         return list((self.folder / "receipts").rglob("*.json"))
 
+    def leave(self) -> None:
+        """The owner goes, as far as its process can tell; what runs goes on."""
+        launches = [each.launch for each in self.executor._processes.values()]
+        self.executor.close()
+        for launch in launches:
+            if launch is not None:
+                launch._child.close()  # type: ignore[attr-defined]
+
     def finish(self) -> None:
         """Everything that runs is stopped, everything that ended is reaped."""
         if self.entry is not None and not self.executor.gone(self.entry):
@@ -267,7 +275,7 @@ def test_an_end_that_cannot_be_recorded_is_not_acknowledged_and_becomes_a_file(
 def test_the_next_owner_adopts_and_reads_what_the_wrapper_left(machine: Machine) -> None:
     machine.start(machine.draft("sleep 0.3; echo late; exit 6"))
     assert machine.entry is not None
-    machine.executor.close()
+    machine.leave()
     second = machine.made()
     changed: list[str] = []
     second.on_change = changed.append
@@ -326,7 +334,9 @@ def test_an_exit_without_a_receipt_counts_by_its_status(machine: Machine) -> Non
 
 def test_a_child_that_gets_no_secret_says_why_and_has_done_nothing(machine: Machine) -> None:
     said: list[EdgeError | None] = []
-    plan = machine.draft("true").plan
+    ready = machine.draft("true")
+    machine.executor.refuse(ready)
+    plan = ready.plan
 
     def fail() -> dict[str, str]:
         raise Unavailable("transport_unavailable", "away")
