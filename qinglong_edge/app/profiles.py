@@ -58,7 +58,7 @@ def _checkout() -> dict[str, dict[str, object]]:
     tables = {}
     for file in os.listdir(folder):
         name, suffix = os.path.splitext(file)
-        if suffix == ".toml":
+        if suffix == ".toml" and not name.startswith("worker-"):
             with open(os.path.join(folder, file), "rb") as opened:
                 tables[name] = tomllib.load(opened)["runtime"]
     return tables

@@ -24,6 +24,7 @@ class LaunchPlan(Record):
     log_quota_bytes: int  # 0 = no log
     secret_names: tuple[str, ...] = ()  # variables whose values only the launching child knows
     umask: int = 0o022
+    log_artifact_id: str | None = None  # a log that does not follow from run and attempt alone
 
     def __repr__(self) -> str:
         return f"LaunchPlan(run_id={self.run_id!r}, attempt_id={self.attempt_id!r})"

@@ -228,7 +228,8 @@ class Launcher:
                 QL3_FACT=facts.head(
                     run_id=plan.run_id,
                     attempt_id=plan.attempt_id,
-                    log_artifact_id=facts.log_artifact_id(plan.run_id, plan.attempt_id),
+                    log_artifact_id=plan.log_artifact_id
+                    or facts.log_artifact_id(plan.run_id, plan.attempt_id),
                     maximum_bytes=plan.log_quota_bytes,
                 ),
                 QL3_FACT_TEMPORARY=fact_paths[0],

@@ -12,7 +12,11 @@ from qinglong_edge.core.errors import Corrupt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from qinglong_edge.storage.connection import Database
+
+    Scripts = tuple[tuple[int, str, str], ...]
 
 CHECKSUMS = {
     1: "3d836a65807b43243ea6d541a0fc814ff932132dd0066d67678f024a402484ec",
@@ -45,30 +49,41 @@ def applied(database: Database) -> dict[int, str]:
     return found
 
 
-def migrate(database: Database, at_ms: int) -> int:
+def _scripts() -> Scripts:
+    from qinglong_edge.storage.schema import MIGRATIONS
+
+    return MIGRATIONS
+
+
+def migrate(
+    database: Database,
+    at_ms: int,
+    checksums: dict[int, str] | None = None,
+    scripts: Callable[[], Scripts] = _scripts,
+) -> int:
     """Bring the file to the newest schema; returns how many migrations were applied.
 
     Raises `Corrupt` (`schema_too_new`, `schema_changed`, `schema_foreign`) before any change.
     """
+    checksums = checksums or CHECKSUMS
+    newest = max(checksums)
     done = applied(database)
-    if done and max(done) > NEWEST:
+    if done and max(done) > newest:
         raise Corrupt(
             "schema_too_new",
             "The database was written by a newer version of this program.",
             found=max(done),
-            known=NEWEST,
+            known=newest,
         )
-    for number, known in CHECKSUMS.items():
+    for number, known in checksums.items():
         if number in done and done[number] != known:
             raise Corrupt(
                 "schema_changed", "A recorded migration differs from this program's.", found=number
             )
-    if len(done) == len(CHECKSUMS):
+    if len(done) == len(checksums):
         return 0
-    from qinglong_edge.storage.schema import MIGRATIONS
-
     count = 0
-    for number, name, script in MIGRATIONS:
+    for number, name, script in scripts():
         if number in done:
             continue
         database.define("sha256", sha256_hex)

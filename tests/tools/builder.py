@@ -1,13 +1,16 @@
-"""Makes the zipapp: the same bytes from the same sources, wherever and however it is built.
+"""Makes the zipapps: the same bytes from the same sources, wherever and however they are built.
 
 Owns what goes in: the first lines as they are and as byte code, every other module once in the code
 stream and once in the source stream, data files in theirs (``qinglong_edge/__main__.py`` draws it).
+Each artifact begins at its own front end. The worker's carries what that front end reaches by its
+imports and nothing else; the runtime's carries the rest of the package and what both reach.
 Sorted names, one fixed time, one fixed mode. Needs the standard library only. The file is complete
 or absent: it is written beside its name and renamed.
 """
 
 from __future__ import annotations
 
+import ast
 import base64
 import bz2
 import hashlib
@@ -21,13 +24,12 @@ import subprocess
 import tomllib
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 PACKAGE = "qinglong_edge"
 ARTIFACT = os.path.join("dist", "qinglong-edge.pyz")
 SHEBANG = b"#!/usr/bin/python3 -IS\n"
-# The worker's own artifact: its room, and what only it uses of the others.
-ELSEWHERE = frozenset(f"qinglong_edge/artifact/{name}.py" for name in ("worker", "writer"))
 DATA = frozenset({"qinglong_edge/process/wrapper.sh"})
 FIRST = "__main__.py"  # the package's, at the root of the zipapp
 SOURCE = "source.bz2"
@@ -38,6 +40,27 @@ _COMPILER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bytecode.p
 
 class BuildError(Exception):
     """The sources or the interpreter do not allow a build; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One of the artifacts: its file, the front end it begins at, the profiles it carries."""
+
+    file: str
+    entry: str
+    worker: bool
+    profile: str  # whose budget it keeps
+
+
+RUNTIME = Kind(ARTIFACT, f"{PACKAGE}.cli.main", worker=False, profile="edge")
+WORKER = Kind(
+    os.path.join("dist", "qinglong-edge-worker.pyz"),
+    f"{PACKAGE}.cli.worker",
+    worker=True,
+    profile="worker-edge",
+)
+KINDS = (RUNTIME, WORKER)
+_WORKERS_ROOM = f"{PACKAGE}/worker/"
 
 
 @dataclass(frozen=True)
@@ -62,9 +85,9 @@ class _Compiled:
     code: dict[str, bytes]  # file of a module -> its marshalled code
 
 
-def build(root: str, output: str, *, python: str) -> Artifact:
+def build(root: str, output: str, *, python: str, kind: Kind = RUNTIME) -> Artifact:
     """Build the tree at `root` into the file `output`, byte code by the interpreter `python`."""
-    sources = {**_package(root), f"{PACKAGE}/profiles.json": _profiles(root)}
+    sources = {**carried(root, kind), f"{PACKAGE}/profiles.json": _profiles(root, kind)}
     first = sources[f"{PACKAGE}/{FIRST}"]
     compiled = _compile(python, {n: t for n, t in sources.items() if n.endswith(".py")})
     made = {"digest": digest(sources), "python": compiled.python}
@@ -107,20 +130,88 @@ def digest(sources: dict[str, bytes]) -> str:
     return state.hexdigest()
 
 
+def kinds(root: str) -> list[Kind]:
+    """The artifacts that a tree has the front ends of."""
+    return [kind for kind in KINDS if os.path.exists(os.path.join(root, _file(kind.entry)))]
+
+
+def carried(root: str, kind: Kind) -> dict[str, bytes]:
+    """Every source and data file of one artifact by its name."""
+    found = _package(root)
+    trees = {name: text for name, text in found.items() if name.endswith(".py")}
+    chosen = _reached(trees, kind.entry)
+    if not kind.worker:  # and what no artifact reaches; only the type checker's modules stay out
+        every = (_reached(trees, each.entry, typing=True) for each in KINDS)
+        chosen |= {n for n in set(trees).difference(*every) if not n.startswith(_WORKERS_ROOM)}
+    chosen.add(f"{PACKAGE}/{FIRST}")
+    made = {name: text for name, text in found.items() if name in chosen | DATA}
+    name = f"{PACKAGE}/{FIRST}"
+    made[name] = _beginning(found[name], kind)
+    return made
+
+
+def _beginning(text: bytes, kind: Kind) -> bytes:
+    """The first lines, which start the artifact's own front end."""
+    line = b"from %s import main"
+    given = line % RUNTIME.entry.encode()
+    if text.count(given) != 1:
+        raise BuildError("The first lines do not start a front end.")
+    return text.replace(given, line % kind.entry.encode())
+
+
+def _file(module: str) -> str:
+    return module.replace(".", "/") + ".py"
+
+
+def _reached(trees: dict[str, bytes], entry: str, *, typing: bool = False) -> set[str]:
+    """The files of all modules that are imported from `entry` on, early or late.
+
+    With `typing` also what only the type checker reads.
+    """
+    found: set[str] = set()
+    waiting = [entry]
+    while waiting:
+        module = waiting.pop()
+        package = f"{_file(module)[:-3]}/__init__.py"
+        name = package if package in trees else _file(module)
+        if name not in trees or name in found:
+            continue
+        found.add(name)
+        waiting.append(module.rpartition(".")[0])
+        try:
+            waiting += _imports(ast.parse(trees[name], name), typing=typing)
+        except SyntaxError:
+            continue  # the compiler says so
+    return found
+
+
+def _imports(parent: ast.AST, *, typing: bool) -> Iterator[str]:
+    """Modules of ours that may be imported, with names that may be modules too."""
+    for node in ast.iter_child_nodes(parent):
+        checked = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        if isinstance(node, ast.If) and checked and not typing:
+            yield from _imports(ast.Module(node.orelse, []), typing=typing)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith(PACKAGE))
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith(PACKAGE):
+            yield str(node.module)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        else:
+            yield from _imports(node, typing=typing)
+
+
 def _package(root: str) -> dict[str, bytes]:
-    """Every file that the artifact carries; a file that no rule names is refused, not left out."""
+    """Every file of the package; one that no rule names is refused, not left out."""
     found: dict[str, bytes] = {}
     top = os.path.join(root, PACKAGE)
     for folder, folders, files in os.walk(top):
         folders[:] = [
-            name
-            for name in folders
-            if name not in ("__pycache__", "worker") and not name.startswith(".")
+            name for name in folders if name != "__pycache__" and not name.startswith(".")
         ]
         for file in files:
             path = os.path.join(folder, file)
             name = os.path.relpath(path, root).replace(os.sep, "/")
-            if file.startswith(".") or file.endswith(".pyc") or name in ELSEWHERE:
+            if file.startswith(".") or file.endswith(".pyc"):
                 continue
             if not file.endswith(".py") and name not in DATA:
                 raise BuildError(f"{name} is neither a module nor a known data file.")
@@ -132,16 +223,16 @@ def _package(root: str) -> dict[str, bytes]:
     return found
 
 
-def _profiles(root: str) -> bytes:
-    """The run-time half of every profile of this artifact, as JSON."""
-    carried: dict[str, object] = {}
+def _profiles(root: str, kind: Kind) -> bytes:
+    """The run-time half of every profile of an artifact, as JSON."""
+    carried_ones: dict[str, object] = {}
     folder = os.path.join(root, "profiles")
     for file in sorted(os.listdir(folder)):
         name, suffix = os.path.splitext(file)
-        if suffix == ".toml" and not name.startswith("worker-"):
+        if suffix == ".toml" and name.startswith("worker-") is kind.worker:
             with open(os.path.join(folder, file), "rb") as opened:
-                carried[name] = {"runtime": tomllib.load(opened)["runtime"]}
-    return _json(carried)
+                carried_ones[name] = {"runtime": tomllib.load(opened)["runtime"]}
+    return _json(carried_ones)
 
 
 def _json(value: object) -> bytes:

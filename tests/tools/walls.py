@@ -52,10 +52,16 @@ STDLIB: dict[str, frozenset[str]] = {
     "storage": frozenset({"_sqlite3", "errno", "os"}),
     "process": frozenset({"_signal", "errno", "os", "signal", "stat", "struct"}),
     "artifact": frozenset({"_thread", "errno", "os", "stat"}),  # one writer, many callers
-    "artifact.worker": frozenset({"re"}),
+    # The worker's own: its TLS brings `re` with it.
+    **dict.fromkeys(
+        ("artifact.worker", "core.revision", "core.session", "core.wire"), frozenset({"re"})
+    ),
+    "app.worker_config": frozenset({"json"}),
+    "app.worker_credentials": frozenset({"re"}),
+    "cli.worker": frozenset({"json"}),
     "secret": frozenset({"binascii", "errno", "os", "stat"}),
     "execution": frozenset({"heapq"}),
-    "worker": frozenset({"heapq"}),
+    "worker": frozenset(),
     "app": frozenset({"_signal", "binascii", "errno", "os", "signal", "stat", "sys", "time"}),
     "cli": frozenset({"binascii", "errno", "os", "signal", "stat", "sys", "time"}),
     ENTRY: frozenset(
@@ -74,6 +80,10 @@ LATE: dict[str, dict[str, str]] = {
     ),
     "app": {"tomllib": "only a checkout reads TOML; the zipapp carries JSON"},
     "app.making": {"json": "only `init` writes a document for a person to edit"},
+    "app.worker_doctor": dict.fromkeys(("socket", "ssl"), "one-shot: whether the plane is there"),
+    "worker.transport": dict.fromkeys(
+        ("http", "io", "select", "socket", "ssl"), "the plane is reached over HTTPS"
+    ),
     "cli": dict.fromkeys(("datetime", "termios"), "only one-shot commands"),
 }
 # the one module that may import it -> at any depth

@@ -1,0 +1,93 @@
+"""The worker's resident process: start, the loop, stop, and one line per event on stderr.
+
+Owns its life. TERM leaves running tasks running, for the next start to adopt; with nothing held the
+plane is told goodbye. A drained worker ends by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from qinglong_edge.app.worker import Parts, Worker
+from qinglong_edge.app.worker_control import ControlServer
+from qinglong_edge.core.errors import Unavailable
+from qinglong_edge.process import wrapper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+
+    from qinglong_edge.app.worker_config import WorkerConfig
+else:
+    import _signal as signal  # without the enums of `signal`: 0.2 MiB, and time in every launch
+
+
+class Resident:
+    """The process that turns a worker until it is told to stop, or has drained."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._stopping = False
+
+    def run(self) -> None:
+        """Start, serve, stop. Raises what the start raises; nothing is left open."""
+        worker = self._worker
+        server: ControlServer | None = None
+        try:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                worker.loop.on_signal(number, self._stop)
+            for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2):
+                signal.signal(number, signal.SIG_IGN)
+            _install(worker)
+            server = ControlServer(worker)
+            worker.lifecycle.start()
+            worker.say("ready", worker=worker.config.worker_id, profile=worker.config.profile.name)
+            _announce()
+            worker.store.database.grow_wal()
+            while not self._stopping and not worker.lifecycle.drained:
+                worker.loop.run_once()
+            worker.lifecycle.stop()
+        finally:
+            if server is not None:
+                server.close()
+            worker.close()
+            worker.say("drained" if worker.lifecycle.drained else "stopped")
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+
+def _install(worker: Worker) -> None:
+    """A full disk is no reason not to start: the launches then wait for room."""
+    try:
+        wrapper.install(worker.config.wrapper)
+    except Unavailable as error:
+        worker.say("wrapper_not_installed", code=error.code)
+
+
+def say(event: str, /, **facts: object) -> None:
+    """One line on stderr: local time with offset, the event, its facts."""
+    moment = time.localtime(time.time())
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z", moment)
+    told = " ".join(f"{name}={value}" for name, value in facts.items())
+    try:
+        os.write(2, f"{stamp} {event} {told}".rstrip().encode("utf-8", "replace") + b"\n")
+    except OSError:
+        return
+
+
+def _announce() -> None:
+    """`ready` on stdout, for whoever waits for it; a closed stdout is fine."""
+    try:
+        os.write(1, b"ready\n")
+    except OSError:
+        return
+
+
+def serve(config: WorkerConfig, parts: Parts | None = None) -> bool:
+    """Be the worker of a configuration; False if it is not enabled (nothing was opened)."""
+    if not config.enabled:
+        return False
+    Resident(Worker(config, Parts() if parts is None else parts, say=say)).run()
+    return True

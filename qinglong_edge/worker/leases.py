@@ -1,0 +1,62 @@
+"""How long each lease holds, on a clock that never steps.
+
+Owns the reckoning. A plane's times are those of its own clock; what counts here is how long a lease
+lasts, from the moment its request was sent. A router whose wall clock is wrong by a minute neither
+drops a living lease nor keeps a dead one. A lease that a restart finds has only its wall time: it
+counts for at most its own length and is renewed at once.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from qinglong_edge.core.inbox import Entry
+    from qinglong_edge.worker.ports import ClockPort
+
+
+class Leases:
+    """Ends and next renewals by offer, in boottime ms."""
+
+    def __init__(self, clock: ClockPort) -> None:
+        self._clock = clock
+        self._ends: dict[str, int] = {}
+        self._due: dict[str, int] = {}
+
+    def learned(self, entry: Entry, sent_boot_ms: int, *, known_before: bool = False) -> None:
+        """A plane has told of this lease; an already running one is renewed at once."""
+        duration_ms = entry.offer.lease.duration_ms
+        self._ends[entry.offer_id] = sent_boot_ms + duration_ms
+        self._due[entry.offer_id] = sent_boot_ms + (0 if known_before else duration_ms // 3)
+
+    def ends_boot_ms(self, entry: Entry) -> int:
+        """When the lease is over."""
+        if entry.offer_id not in self._ends:
+            lease = entry.offer.lease
+            left_ms = min(lease.expires_at_ms - self._clock.wall_ms(), lease.duration_ms)
+            now_ms = self._clock.boot_ms()
+            self._ends[entry.offer_id] = now_ms + left_ms
+            self._due[entry.offer_id] = now_ms
+        return self._ends[entry.offer_id]
+
+    def expired(self, entry: Entry) -> bool:
+        """True once nothing may be done under the lease."""
+        return self._clock.boot_ms() >= self.ends_boot_ms(entry)
+
+    def due_boot_ms(self, entry: Entry) -> int:
+        """When it is renewed next: at a third of its length, or earlier if `hasten` said so."""
+        self.ends_boot_ms(entry)
+        return self._due[entry.offer_id]
+
+    def hasten(self, offer_id: str, boot_ms: int) -> None:
+        """Ask the plane by then: a deadline that it alone declares is over."""
+        if offer_id in self._due:
+            self._due[offer_id] = min(self._due[offer_id], boot_ms)
+
+    def delay(self, offer_id: str, boot_ms: int) -> None:
+        """Not before then: a renewal did not get through."""
+        self._due[offer_id] = boot_ms
+
+    def forget(self, offer_id: str) -> None:
+        """The record needs no lease any more."""
+        self._ends.pop(offer_id, None)
+        self._due.pop(offer_id, None)
