@@ -6,14 +6,12 @@ Owns the mapping. Nothing here changes state except through a method.
 from __future__ import annotations
 
 import binascii
-import errno
 import time
 
 from qinglong_edge.app import preview, state
-from qinglong_edge.app.client import Client
 from qinglong_edge.cli import output, parser, render
+from qinglong_edge.cli.context import Context, notes, read_input
 from qinglong_edge.core.errors import Invalid, Unavailable
-from qinglong_edge.core.limits import IMPORT_BYTES_MAX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,55 +19,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from qinglong_edge.app.state import Place
-
 _NOT_SUCCEEDED = 1
 
 
-class Context:
-    """One command line being carried out."""
-
-    def __init__(
-        self, options: argparse.Namespace, where: Place, environment_tz: str | None
-    ) -> None:
-        self.options = options
-        self.where = where
-        self.environment_tz = environment_tz
-
-    def client(self) -> Client:
-        """The way to the state."""
-        return Client(self.where)
-
-    def call(self, method: str, **params: object) -> Any:
-        """One method, then let go."""
-        with self.client() as client:
-            return client.call(method, params)
-
-    def show(self, answer: object, text: Callable[[], str]) -> int:
-        """The answer as JSON or as text."""
-        if self.options.json:
-            output.write_json(answer)
-        else:
-            output.write(text())
-        return 0
-
-    def zone(self) -> str | None:
-        """The zone of the command line, else the machine's own where one is needed."""
-        if self.options.zone is not None:
-            return str(self.options.zone)
-        return preview.machine_zone(self.environment_tz)
-
-
-def run(arguments: list[str], *, default_state: str, environment_tz: str | None) -> int:
-    """Carry out a command line; the exit status."""
+def run(
+    arguments: list[str],
+    *,
+    settled: Callable[[str | None, str | None], tuple[str, str | None]],
+    environment_tz: str | None,
+) -> int:
+    """Carry out a command line; the exit status. `settled` completes the directories it names."""
     options = parser.parse(arguments)
     if options.version:
         return _version(options)
-    where = state.place(default_state if options.state is None else options.state, options.runtime)
+    where = state.place(*settled(options.state, options.runtime))
     context = Context(options, where, environment_tz)
     verb = getattr(options, "verb", None)
     name = f"{options.command} {verb}" if verb else str(options.command)
-    return _COMMANDS[name](context)
+    return _command(name)(context)
+
+
+def _command(name: str) -> Callable[[Context], int]:
+    if name not in _COMMANDS:
+        from qinglong_edge.cli import switching
+
+        return switching.COMMANDS[name]
+    return _COMMANDS[name]
 
 
 def _version(options: argparse.Namespace) -> int:
@@ -367,7 +342,7 @@ def _import(context: Context) -> int:
     options = context.options
     answer = context.call(
         "import.crontab",
-        data=binascii.b2a_base64(_read_input(options.file), newline=False).decode("ascii"),
+        data=binascii.b2a_base64(read_input(options.file), newline=False).decode("ascii"),
         dialect=options.dialect,
         user_column=options.user_column or None,
         zone=context.zone(),
@@ -380,24 +355,9 @@ def _import(context: Context) -> int:
             f"({render.inline(each['expression'] or 'at boot')})\n"
             for each in answer["imported"]
         ]
-        lines += [_note("refused", each) for each in answer["refused"]]
-        lines += [_note("warning", each) for each in answer["warnings"]]
-        return "".join(lines)
+        return "".join(lines) + notes(answer)
 
     return context.show(answer, text)
-
-
-def _note(word: str, each: Mapping[str, Any]) -> str:
-    return f"line {each['line']}: {word} {each['code']}: {render.inline(each['message'])}\n"
-
-
-def _read_input(path: str) -> bytes:
-    try:
-        with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
-            return file.read(IMPORT_BYTES_MAX + 1)
-    except OSError as error:
-        name = errno.errorcode.get(error.errno or 0, "EIO")
-        raise Invalid("file_unreadable", "The file cannot be read.", errno=name) from None
 
 
 def _selftest(context: Context) -> int:

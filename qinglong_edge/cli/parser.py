@@ -70,6 +70,7 @@ def build() -> argparse.ArgumentParser:
     _add_system(commands)
     _add_task(commands)
     _add_runs(commands)
+    _add_kits(commands)
     return parser
 
 
@@ -185,6 +186,29 @@ def _add_runs(commands: argparse._SubParsersAction[_Parser]) -> None:
     log.add_argument("--tail", metavar="N", type=int, help="the last N bytes")
     log.add_argument("--follow", action="store_true")
     log.add_argument("--raw", action="store_true", help="the bytes as they are")
+
+
+_KITS = (
+    ("openwrt", "init script, configuration, LuCI page: install, uninstall, feed"),
+    ("systemd", "a systemd unit"),
+    ("s6", "an s6-overlay service"),
+    ("docker", "a Dockerfile with the program beside it"),
+    ("program", "the program alone, with this box's own byte code"),
+)
+
+
+def _add_kits(commands: argparse._SubParsersAction[_Parser]) -> None:
+    for kit, text in _KITS:
+        place = {"docker": "."}.get(kit, "/")
+        verbs = _command(commands, kit, text).add_subparsers(
+            dest="verb", metavar="VERB", required=True, parser_class=_Parser
+        )
+        for verb in ("install", "uninstall"):
+            _command(verbs, verb, text).add_argument("--root", metavar="DIR", default=place)
+        if kit == "openwrt":
+            feed = _command(verbs, "feed", "a package for a feed of OpenWrt's build")
+            feed.add_argument("--root", metavar="DIR", required=True)
+    _command(commands, "rpcd", "answer the router's web page").add_argument("method")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -29,7 +29,7 @@ def test_without_a_command_it_builds_and_tells_the_measures(tmp_path: Path) -> N
     done = door(root)
     assert (done.returncode, done.stderr) == (0, "")
     assert "bytes" in done.stdout
-    assert "of 262,144" in done.stdout
+    assert "of 393,216" in done.stdout
     assert "of 512" in done.stdout
     assert [path.name for path in (tmp_path / "dist").iterdir()] == ["qinglong-edge.pyz"]
 

@@ -70,6 +70,10 @@ LATE: dict[str, dict[str, str]] = {
     "core.zone": dict.fromkeys(("datetime", "io", "zoneinfo"), "only zones other than UTC"),
     "system": {"cryptography": "only the launch child and one-shot commands open secrets"},
     "app": {"tomllib": "only a checkout reads TOML; the zipapp carries JSON"},
+    "app.installed": dict.fromkeys(
+        ("_bz2", "_frozen_importlib_external", "_imp", "marshal", "struct", "zipimport"),
+        "only `install`, a one-shot command",
+    ),
     "cli": {"datetime": "only one-shot commands"},
 }
 # the one module that may import it -> at any depth
