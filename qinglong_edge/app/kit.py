@@ -33,6 +33,7 @@ _LIST_BYTES_MAX = 262_144
 _FILE_BYTES_MAX = 4_194_304
 _TERM_MARGIN_MS = 2_000  # the profile's bound is for the tasks; the daemon still writes after it
 _KEPT = "etc/config/"  # what people edit
+_COMMON = "common"  # QingLong's own commands, for the kits that have a library directory
 _OLD = ".old"
 
 
@@ -40,14 +41,17 @@ class Kit(Record):
     """Where a kit puts the program and its list; what to do afterwards, in words for a shell."""
 
     program: str
+    library: str | None
     list: str
     after: tuple[str, ...]
 
 
 _LOCAL = "usr/local/bin/qinglong-edge"
+_LOCAL_LIBRARY = "usr/local/lib/qinglong-edge"
 KITS: dict[str, Kit] = {
     "openwrt": Kit(
         program="usr/bin/qinglong-edge",
+        library="usr/lib/qinglong-edge",
         list="usr/lib/qinglong-edge/openwrt.json",
         after=(
             "qinglong-edge init",
@@ -58,7 +62,8 @@ KITS: dict[str, Kit] = {
     ),
     "systemd": Kit(
         program=_LOCAL,
-        list="usr/local/lib/qinglong-edge/systemd.json",
+        library=_LOCAL_LIBRARY,
+        list=f"{_LOCAL_LIBRARY}/systemd.json",
         after=(
             "qinglong-edge init --profile standalone",
             "systemctl daemon-reload",
@@ -67,22 +72,26 @@ KITS: dict[str, Kit] = {
     ),
     "s6": Kit(
         program=_LOCAL,
-        list="usr/local/lib/qinglong-edge/s6.json",
+        library=_LOCAL_LIBRARY,
+        list=f"{_LOCAL_LIBRARY}/s6.json",
         after=("qinglong-edge init --profile standalone",),
     ),
     "docker": Kit(
         program="qinglong-edge",
+        library=None,
         list=".qinglong-edge.json",
         after=("docker build -t qinglong-edge .",),
     ),
     "feed": Kit(
         program="qinglong-edge/files/qinglong-edge",
+        library=None,
         list="qinglong-edge/files/feed.json",
         after=(),
     ),
     "program": Kit(
         program=_LOCAL,
-        list="usr/local/lib/qinglong-edge/program.json",
+        library=_LOCAL_LIBRARY,
+        list=f"{_LOCAL_LIBRARY}/program.json",
         after=("qinglong-edge init",),
     ),
 }
@@ -176,10 +185,13 @@ def contents(name: str) -> dict[str, bytes]:
     found = {}
     for path, content in _carried():
         kit, _, below = path.partition("/")
+        library = KITS[name].library
         if kit == name:
             found[below] = content
             for mark, text in told.items():
                 found[below] = found[below].replace(mark, text)
+        elif kit == _COMMON and library is not None:
+            found[f"{library}/{below}"] = content
     return found
 
 

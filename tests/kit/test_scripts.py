@@ -19,6 +19,8 @@ SCRIPTS = (
     ("openwrt", "etc/init.d/qinglong-edge"),
     ("openwrt", "etc/hotplug.d/ntp/90-qinglong-edge"),
     ("openwrt", "usr/libexec/rpcd/luci.qinglong-edge"),
+    ("openwrt", "usr/lib/qinglong-edge/bin/ql"),
+    ("openwrt", "usr/lib/qinglong-edge/bin/task"),
     ("s6", "etc/s6-overlay/s6-rc.d/qinglong-edge/run"),
 )
 # What /etc/rc.common and procd's functions are told, one line a call.
@@ -62,6 +64,7 @@ def test_no_script_is_forgotten_here() -> None:
         for name in kit.KITS
         for path, content in kit.contents(name).items()
         if content.startswith(b"#!") or "/hotplug.d/" in path
+        if not path.startswith("usr/local/lib/")  # the same ones
     }
     assert found == set(SCRIPTS)
 
