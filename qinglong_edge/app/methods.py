@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 
     Method = Callable[[Runtime, Params], object]
 
+
+def _stage(runtime: Runtime, params: Params) -> object:
+    from qinglong_edge.app import imports
+
+    return imports.stage(runtime, params)
+
+
+def _commit(runtime: Runtime, params: Params) -> object:
+    from qinglong_edge.app import imports
+
+    return imports.commit(runtime, params)
+
+
 METHODS: Mapping[str, Method] = {
     "task.add": tasks.add,
     "task.set": tasks.change,
@@ -40,6 +53,8 @@ METHODS: Mapping[str, Method] = {
     "clock.trust": system.trust_clock,
     "cron.next": system.cron_next,
     "import.crontab": system.import_crontab,
+    "import.stage": _stage,
+    "import.commit": _commit,
 }
 
 

@@ -83,6 +83,13 @@ class Params:
             raise Invalid("param_invalid", "A parameter is not an object of texts.", param=name)
         return dict(value)
 
+    def documents(self, name: str) -> list[dict[str, object]]:
+        """A list of objects that must be there, at least one."""
+        value = self._take(name)
+        if not isinstance(value, list) or any(not isinstance(each, dict) for each in value):
+            raise Invalid("param_invalid", "A parameter is not a list of objects.", param=name)
+        return value
+
     def end(self) -> None:
         """Refuse what nobody took."""
         for name in sorted(self._given):

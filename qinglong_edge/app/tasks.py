@@ -17,7 +17,7 @@ from qinglong_edge.system import users, zonefile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from qinglong_edge.app.params import Params
@@ -73,6 +73,9 @@ class Edit:
         endings = params.texts("retry_on")
         if endings is not None:
             self._fields["retry_on"] = endings
+        labels = params.texts("labels")
+        if labels is not None:
+            self._fields["labels"] = tuple(dict.fromkeys(labels))
         if base is None and "cwd" not in self._fields:
             self._fields["cwd"] = users.home()
 
@@ -218,6 +221,24 @@ def publish(runtime: Runtime, wanted: list[Wanted]) -> list[Task]:
         runtime.scheduler.load()
         runtime.scheduler.look()
     return done
+
+
+def publish_all(runtime: Runtime, every: Iterable[tuple[Wanted, bool]]) -> int:
+    """Write many definitions in one commit, each enabled or not; how many they were.
+
+    Only one is in memory at a time. Any error takes all of them back.
+    """
+    count = 0
+    with runtime.store.database.write():
+        for wanted, enabled in every:
+            task = _append(runtime, wanted)
+            if not enabled:
+                runtime.store.tasks.set_enabled(task, enabled=False)
+            count += 1
+    if runtime.daemon and count:
+        runtime.scheduler.load()
+        runtime.scheduler.look()
+    return count
 
 
 def _append(runtime: Runtime, wanted: Wanted) -> Task:

@@ -92,6 +92,7 @@ def _definition(context: Context) -> dict[str, object]:
         "shell": options.shell,
         "argv": options.argv,
         "zone": options.zone,
+        "labels": options.label,
     }
     return params
 
@@ -339,7 +340,12 @@ def _moment_ms(text: str | None) -> int | None:
 
 
 def _import(context: Context) -> int:
+    from qinglong_edge.cli import moving
+
     options = context.options
+    moving.check(context)
+    if options.source == "qinglong":
+        return moving.qinglong(context)
     answer = context.call(
         "import.crontab",
         data=binascii.b2a_base64(read_input(options.file), newline=False).decode("ascii"),

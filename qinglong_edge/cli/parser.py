@@ -97,8 +97,10 @@ def _add_system(commands: argparse._SubParsersAction[_Parser]) -> None:
     cron.add_argument("--after", metavar="ISO-or-ms")
     cron.add_argument("--count", type=int, default=5)
     imports = _command(commands, "import", "tasks from elsewhere")
-    imports.add_argument("source", choices=("crontab",))
+    imports.add_argument("source", choices=("crontab", "qinglong"))
     imports.add_argument("file", metavar="FILE", help="- reads standard input")
+    imports.add_argument("--scripts", metavar="DIR", help="QingLong's scripts, beside its database")
+    imports.add_argument("--temporary", metavar="DIR", help="room for a copy of a large database")
     imports.add_argument("--dialect", choices=("vixie", "busybox"), default="vixie")
     imports.add_argument("--user-column", action="store_true", help="the sixth field is a user")
     imports.add_argument("--zone", metavar="Z")
@@ -154,6 +156,7 @@ def _add_definition(parser: _Parser) -> None:
     add("--cwd", metavar="DIR")
     add("--nice", metavar="N", type=int)
     add("--log", action=_Either, default=None)
+    add("--label", metavar="L", action="append")
     add("--shell", metavar="TEXT", help="run by /bin/sh -c; or give -- ARGV...")
 
 

@@ -1,0 +1,110 @@
+"""Methods that take over many tasks at once: `import.stage`, `import.commit`.
+
+Owns the staging. Pages of tasks are checked as they come and kept in a file without a name; one
+commit then writes them all, or none. A command that goes away leaves nothing behind: the next one's
+first page drops what was staged.
+"""
+
+from __future__ import annotations
+
+import binascii
+
+from qinglong_edge.app.params import Params
+from qinglong_edge.app.staging import Staged
+from qinglong_edge.app.tasks import Wanted, prepare, publish_all
+from qinglong_edge.core.errors import EdgeError, Invalid, Refused
+from qinglong_edge.core.limits import IMPORT_PAGE_MAX
+from qinglong_edge.core.qinglong import SOURCE_LABEL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from qinglong_edge.app.runtime import Runtime
+    from qinglong_edge.app.views import Document
+
+
+def stage(runtime: Runtime, params: Params) -> Document:
+    """`import.stage`: check a page of tasks and keep it; {token, outcomes}.
+
+    An outcome is inserted, idempotent (an earlier import made it) or {code, message}. Nothing is
+    kept with `dry_run`. Refused: `import_gone` if another import began meanwhile.
+    """
+    token, dry_run = params.maybe_text("token"), params.flag("dry_run") or False
+    pages = params.documents("tasks")
+    params.end()
+    if len(pages) > IMPORT_PAGE_MAX:
+        raise Invalid("page_too_large", "More tasks than one request may carry.")
+    try:
+        staged = _staged(runtime, token, dry_run=dry_run)
+        outcomes = [_check(runtime, params, each, staged) for each in pages]
+    except OSError:
+        drop(runtime)
+        raise Refused("import_no_room", "There is no room to stage the import.") from None
+    return {"token": None if staged is None else staged.token, "outcomes": outcomes}
+
+
+def _staged(runtime: Runtime, token: str | None, *, dry_run: bool) -> Staged | None:
+    if dry_run:
+        return None
+    if token is None:
+        drop(runtime)
+        token = binascii.hexlify(runtime.parts.random(8)).decode()
+        runtime.staged = Staged(runtime.where.state, token)
+    elif runtime.staged is None or runtime.staged.token != token:
+        raise Refused("import_gone", "Another import began meanwhile; nothing was imported.")
+    return runtime.staged
+
+
+def drop(runtime: Runtime) -> None:
+    """Forget what is staged."""
+    if runtime.staged is not None:
+        runtime.staged.close()
+        runtime.staged = None
+
+
+def _check(
+    runtime: Runtime, params: Params, document: dict[str, object], staged: Staged | None
+) -> object:
+    asked, enabled = document.get("task"), document.get("enabled")
+    if not isinstance(asked, dict) or type(enabled) is not bool:
+        raise Invalid("param_invalid", "A staged task is not {task, enabled}.", param="tasks")
+    try:
+        if _there(runtime, asked):
+            return "idempotent"
+        prepare(runtime, Params(asked, params.peer))
+    except EdgeError as error:
+        return {"code": error.code, "message": error.message}
+    if staged is not None:
+        staged.add(asked, enabled=enabled)
+    return "inserted"
+
+
+def _there(runtime: Runtime, asked: dict[str, object]) -> bool:
+    """True if an earlier import of the same row made the task of that name."""
+    task = runtime.store.tasks.find(str(asked.get("name")))
+    labels = asked.get("labels")
+    if task is None or not isinstance(labels, list):
+        return False
+    revision = runtime.store.tasks.revision(task.number, task.revision)
+    marks = {each for each in labels if isinstance(each, str) and each.startswith(SOURCE_LABEL)}
+    return bool(marks & set(revision.definition.labels))
+
+
+def commit(runtime: Runtime, params: Params) -> Document:
+    """`import.commit`: every staged task in one transaction; {imported}."""
+    token = params.text("token")
+    params.end()
+    staged = runtime.staged
+    if staged is None or staged.token != token:
+        raise Refused("import_gone", "Another import began meanwhile; nothing was imported.")
+
+    def wanted() -> Iterator[tuple[Wanted, bool]]:
+        for asked, enabled in staged.tasks():
+            yield prepare(runtime, Params(asked, params.peer)), enabled
+
+    try:
+        count = publish_all(runtime, wanted())
+    finally:
+        drop(runtime)
+    return {"imported": count}
