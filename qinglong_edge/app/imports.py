@@ -70,9 +70,11 @@ def _check(
     if not isinstance(asked, dict) or type(enabled) is not bool:
         raise Invalid("param_invalid", "A staged task is not {task, enabled}.", param="tasks")
     try:
-        if _there(runtime, asked):
-            return "idempotent"
-        prepare(runtime, Params(asked, params.peer))
+        wanted = prepare(runtime, Params({**asked, "replace": True}, params.peer))
+        if wanted.existing is not None:
+            if _there(runtime, wanted, enabled=enabled):
+                return "idempotent"
+            raise Refused("task_exists", "There is a task of that name already.")
     except EdgeError as error:
         return {"code": error.code, "message": error.message}
     if staged is not None:
@@ -80,15 +82,21 @@ def _check(
     return "inserted"
 
 
-def _there(runtime: Runtime, asked: dict[str, object]) -> bool:
-    """True if an earlier import of the same row made the task of that name."""
-    task = runtime.store.tasks.find(str(asked.get("name")))
-    labels = asked.get("labels")
-    if task is None or not isinstance(labels, list):
+def _there(runtime: Runtime, wanted: Wanted, *, enabled: bool) -> bool:
+    """True if the task of that name is this one: made by an earlier import, or just the same."""
+    tasks, task = runtime.store.tasks, wanted.existing
+    if task is None:
         return False
-    revision = runtime.store.tasks.revision(task.number, task.revision)
-    marks = {each for each in labels if isinstance(each, str) and each.startswith(SOURCE_LABEL)}
-    return bool(marks & set(revision.definition.labels))
+    revision = tasks.revision(task.number, task.revision)
+    if any(each.startswith(SOURCE_LABEL) for each in wanted.definition.labels):
+        return bool(set(wanted.definition.labels) & set(revision.definition.labels))
+    triggers = [each.identity for each in tasks.triggers(task.number)]
+    return (
+        task.enabled == enabled
+        and revision.definition == wanted.definition
+        and revision.context_ref == wanted.environment.context_ref
+        and triggers == [each.identity for each in wanted.triggers]
+    )
 
 
 def commit(runtime: Runtime, params: Params) -> Document:

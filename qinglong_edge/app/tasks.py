@@ -95,7 +95,8 @@ class Edit:
                 raise Invalid("command_empty", "A task needs a command.")
             self._fields.update({"argv": (_SHELL, "-c", shell), "shell": True})
         elif argv is not None:
-            self._fields.update({"argv": argv, "shell": False})
+            text = params.flag("shell_text") or False
+            self._fields.update({"argv": argv, "shell": text})
 
     def definition(self) -> Definition:
         """The checked definition."""
@@ -106,6 +107,8 @@ class Edit:
 
 def triggers_of(runtime: Runtime, params: Params, base: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
     """The triggers a request asks for; kinds it does not name stay as they are."""
+    if params.has("triggers"):
+        return _exact_triggers(runtime, params)
     zone = params.maybe_text("zone")
     misfire = params.maybe_text("misfire")
     if misfire is not None and misfire not in MISFIRES:
@@ -137,7 +140,32 @@ def triggers_of(runtime: Runtime, params: Params, base: tuple[Trigger, ...]) -> 
         kept.append(Trigger(kind=EVERY, expression=period, zone="", misfire=policy))
     if boot:
         kept.append(Trigger(kind=BOOT, expression="", zone="", misfire=policy))
-    found = tuple(dict.fromkeys(kept))
+    return _checked(runtime, kept)
+
+
+def _exact_triggers(runtime: Runtime, params: Params) -> tuple[Trigger, ...]:
+    """Triggers as an export wrote them down, each with a zone and a policy of its own."""
+    found = []
+    for each in params.documents("triggers"):
+        text = {name: each.get(name) for name in ("kind", "expression", "zone", "misfire")}
+        if set(each) != set(text) or not all(isinstance(value, str) for value in text.values()):
+            raise Invalid("param_invalid", "A trigger has not its exact fields.", param="triggers")
+        kind, expression, zone, misfire = map(str, text.values())
+        if misfire not in MISFIRES or kind not in (CRON, EVERY, BOOT):
+            raise Invalid("choice_unknown", "A trigger's kind or policy is unknown.")
+        if kind == CRON:
+            expression, zone = cron.parse(expression).text, runtime.zones.open(zone).text
+        elif kind == EVERY:
+            expression, zone = format_duration(parse_every_ms(expression)), ""
+        else:
+            expression = zone = ""
+        found.append(Trigger(kind=kind, expression=expression, zone=zone, misfire=misfire))
+    return _checked(runtime, found)
+
+
+def _checked(runtime: Runtime, triggers: list[Trigger]) -> tuple[Trigger, ...]:
+    """Each once, not too many, and none that never comes."""
+    found = tuple(dict.fromkeys(triggers))
     if len(found) > TRIGGERS_PER_TASK_MAX:
         raise Invalid("triggers_too_many", "A task has more than 16 triggers.", triggers=len(found))
     for each in found:
@@ -177,6 +205,21 @@ def recipe_of(
     return recipe.from_bindings([*kept, *(recipe.public(*pair) for pair in values.items())])
 
 
+def _environment(params: Params) -> Recipe:
+    """The recipe of a new task: given variables over the default ones, or exactly an export's."""
+    if not params.has("bindings"):
+        return recipe_of(params.mapping("environment"), None)
+    bindings = []
+    for each in params.documents("bindings"):
+        name, kind, value = each.get("name"), each.get("kind"), each.get("value")
+        text = each.get("secret_ref") if kind == recipe.SECRET else value
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise Invalid("param_invalid", "A variable has not its exact fields.", param="bindings")
+        make = recipe.secret if kind == recipe.SECRET else recipe.public
+        bindings.append(make(name, text))
+    return recipe.from_bindings(bindings)
+
+
 class Wanted:
     """A checked definition on its way into the state; `existing` is the task that it revises."""
 
@@ -203,7 +246,7 @@ def prepare(runtime: Runtime, params: Params) -> Wanted:
     replace = params.flag("replace")
     definition = Edit(params, None).definition()
     triggers = triggers_of(runtime, params, ())
-    environment = recipe_of(params.mapping("environment"), None)
+    environment = _environment(params)
     params.end()
     existing = runtime.store.tasks.find(name)
     if existing is not None and not replace:

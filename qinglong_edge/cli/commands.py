@@ -346,6 +346,10 @@ def _import(context: Context) -> int:
     moving.check(context)
     if options.source == "qinglong":
         return moving.qinglong(context)
+    if options.source == "tasks":
+        from qinglong_edge.cli import exporting
+
+        return exporting.read(context)
     answer = context.call(
         "import.crontab",
         data=binascii.b2a_base64(read_input(options.file), newline=False).decode("ascii"),

@@ -97,7 +97,7 @@ def _add_system(commands: argparse._SubParsersAction[_Parser]) -> None:
     cron.add_argument("--after", metavar="ISO-or-ms")
     cron.add_argument("--count", type=int, default=5)
     imports = _command(commands, "import", "tasks from elsewhere")
-    imports.add_argument("source", choices=("crontab", "qinglong"))
+    imports.add_argument("source", choices=("crontab", "qinglong", "tasks"))
     imports.add_argument("file", metavar="FILE", help="- reads standard input")
     imports.add_argument("--scripts", metavar="DIR", help="QingLong's scripts, beside its database")
     imports.add_argument("--temporary", metavar="DIR", help="room for a copy of a large database")
@@ -211,6 +211,11 @@ def _add_kits(commands: argparse._SubParsersAction[_Parser]) -> None:
         if kit == "openwrt":
             feed = _command(verbs, "feed", "a package for a feed of OpenWrt's build")
             feed.add_argument("--root", metavar="DIR", required=True)
+    export = _command(commands, "export", "tasks as JSON, which `import tasks` reads, or a crontab")
+    export.add_argument("what", choices=("tasks",))
+    export.add_argument("--format", choices=("json", "crontab"), default="json")
+    export.add_argument("--dialect", choices=("vixie", "busybox"), default="vixie")
+    export.add_argument("--zone", metavar="Z", help="of the crontab's machine")
     _command(commands, "rpcd", "answer the router's web page").add_argument("method")
 
 

@@ -53,6 +53,12 @@ def _rpcd(context: Context) -> int:
     return rpcd.answer(context.options.method, context.where)
 
 
+def _export(context: Context) -> int:
+    from qinglong_edge.cli import exporting
+
+    return exporting.write(context)
+
+
 COMMANDS: Mapping[str, Callable[[Context], int]] = {
     **{
         f"{kit} {verb}": command
@@ -60,5 +66,6 @@ COMMANDS: Mapping[str, Callable[[Context], int]] = {
         for verb, command in (("install", _install), ("uninstall", _uninstall))
     },
     "openwrt feed": _install,
+    "export": _export,
     "rpcd": _rpcd,
 }

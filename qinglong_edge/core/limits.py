@@ -58,6 +58,7 @@ JSON_DEPTH_MAX = 32  # deep nesting kills the process on the small stacks of mus
 REQUESTS_WAITING_MAX = 256
 PAGE_MAX = 500
 IMPORT_BYTES_MAX = 1_048_576
+EXPORT_BYTES_MAX = 67_108_864  # of one file of exported tasks
 IMPORT_ROWS_MAX = 100_000
 IMPORT_PAGE_MAX = 500  # tasks of a page: checked at once, while the daemon waits
 
