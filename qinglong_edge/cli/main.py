@@ -78,7 +78,8 @@ def settled(state: str | None, runtime: str | None) -> tuple[str, str | None]:
     """
     from qinglong_edge.app.state import DEFAULT_STATE
 
-    state = state or os.environ.get(_STATE_VARIABLE) or None
+    if state is None:
+        state = os.environ.get(_STATE_VARIABLE) or None
     file = os.environ.get(_CONFIG_VARIABLE) or _ROUTER_CONFIG
     if runtime is None and os.path.exists(file):
         from qinglong_edge.cli import uci
@@ -87,7 +88,7 @@ def settled(state: str | None, runtime: str | None) -> tuple[str, str | None]:
         configured = there.get("state") or DEFAULT_STATE
         if state is None or os.path.abspath(state) == configured:
             return configured, there.get("runtime")
-    return state or DEFAULT_STATE, runtime
+    return DEFAULT_STATE if state is None else state, runtime
 
 
 def environment_tz() -> str | None:
