@@ -34,7 +34,9 @@ PROMISES = (
     ("stable error code, one clear sentence and an exit status", "changes nothing"),
 )
 # Names that are no file of this tree: on a router, of the state, made by a command, a zone.
-ELSEWHERE = re.compile(r"/.*|config\.json|dist/qinglong-edge\.pyz|\.venv|Europe/Berlin")
+ELSEWHERE = re.compile(
+    r"/.*|x\.(?:js|py)|config\.json|dist/qinglong-edge\.pyz|\.venv|Europe/Berlin"
+)
 
 
 def section(title: str) -> str:
