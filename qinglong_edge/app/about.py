@@ -21,3 +21,13 @@ def versions() -> dict[str, str | None]:
         "sqlite": SQLITE_VERSION,
         "digest": None if made is None else made.digest,
     }
+
+
+def selftest() -> list[dict[str, object]]:
+    """Each known answer by name; `ok` is None for the cipher on a machine that has none."""
+    from qinglong_edge.core import vectors
+    from qinglong_edge.system import aead
+
+    known = aead.available()
+    ok = vectors.holds(lambda: vectors.aes_gcm(aead.seal, aead.unseal)) if known else None
+    return [*vectors.run(), {"name": "aes_gcm", "ok": ok}]

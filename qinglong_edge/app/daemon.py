@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from qinglong_edge.app import state
+from qinglong_edge.app import program, state
 from qinglong_edge.app.runtime import Parts, Runtime
 from qinglong_edge.app.server import Server
 from qinglong_edge.core.errors import EdgeError
@@ -51,6 +51,7 @@ class Daemon:
             runtime.prepare_launching()
             runtime.settled.append(self._run_settled)
             runtime.coordinator.on_started = self._run_started
+            runtime.secrets.examine()
             runtime.recover()
             server = Server(runtime, runtime.where.socket, on_bug=_bug)
             runtime.loop.on_wake = runtime.scheduler.woken
@@ -63,6 +64,7 @@ class Daemon:
             runtime.store.database.grow_wal()
             while not self._done:
                 runtime.loop.run_once()
+                program.release()  # what a late import has inflated
         finally:
             self._close(server)
 

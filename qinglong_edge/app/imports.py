@@ -112,7 +112,7 @@ def commit(runtime: Runtime, params: Params) -> Document:
             yield prepare(runtime, Params(asked, params.peer)), enabled
 
     try:
-        count = publish_all(runtime, wanted())
+        count = publish_all(runtime, wanted(), params)
     finally:
         drop(runtime)
     return {"imported": count}

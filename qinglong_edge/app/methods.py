@@ -5,9 +5,9 @@ Owns the names. There is no second way to the state.
 
 from __future__ import annotations
 
-from qinglong_edge.app import runs, system, tasks
+from qinglong_edge.app import runs, secrets, system, tasks
 from qinglong_edge.app.params import Params
-from qinglong_edge.core.errors import Refused
+from qinglong_edge.core.errors import EdgeError, Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,9 +55,34 @@ METHODS: Mapping[str, Method] = {
     "import.crontab": system.import_crontab,
     "import.stage": _stage,
     "import.commit": _commit,
+    "secret.append": secrets.append,
+    "secret.find": secrets.find,
+    "secret.page": secrets.page,
+    "secret.copy": secrets.copy,
+    "secret.list": secrets.listing,
+    "secret.remove": secrets.remove,
+    "keyring.usage": secrets.usage,
+    "keyring.intent": secrets.intent,
+    "keyring.retire": secrets.retire,
+    "audit.list": secrets.audit,
+    "backup.write": system.write_backup,
 }
 
-
+# What changes tasks, secrets or keys: done or refused, it leaves an audit event.
+AUDITED = frozenset(
+    {
+        *("task.add", "task.set", "task.rename", "task.enable", "task.disable", "task.remove"),
+        *(
+            "import.crontab",
+            "import.commit",
+            "run.settle",
+            "secret.append",
+            "secret.copy",
+            "secret.remove",
+        ),
+        *("keyring.intent", "keyring.retire"),
+    }
+)
 LATER = frozenset({"run.start", "run.wait", "run.stop"})  # may keep a client waiting
 
 
@@ -66,4 +91,13 @@ def call(runtime: Runtime, name: str, params: Mapping[str, object], peer: Peer) 
     method = METHODS.get(name)
     if method is None:
         raise Refused("method_unknown", "There is no such method.")
-    return method(runtime, Params(params, peer))
+    if name not in AUDITED:
+        return method(runtime, Params(params, peer, name))
+    given = dict(params)
+    target = given.get("name")
+    taken = Params(given, peer, name)
+    try:
+        return method(runtime, taken)
+    except EdgeError as error:
+        runtime.record_refusal(taken, target, error.code)
+        raise

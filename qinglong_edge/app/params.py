@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class Params:
     """One request's parameters and who asks; `end` refuses what was not taken."""
 
-    def __init__(self, given: Mapping[str, object], peer: Peer) -> None:
+    def __init__(self, given: Mapping[str, object], peer: Peer, method: str = "") -> None:
         self._given = dict(given)
         self.peer = peer
+        self.method = method
 
     def has(self, name: str) -> bool:
         """True if the parameter is there and not null."""
@@ -82,6 +83,13 @@ class Params:
         if not isinstance(value, dict) or any(not isinstance(each, str) for each in value.values()):
             raise Invalid("param_invalid", "A parameter is not an object of texts.", param=name)
         return dict(value)
+
+    def document(self, name: str) -> dict[str, object]:
+        """An object that must be there."""
+        value = self._take(name)
+        if not isinstance(value, dict):
+            raise Invalid("param_invalid", "A parameter is not an object.", param=name)
+        return value
 
     def documents(self, name: str) -> list[dict[str, object]]:
         """A list of objects that must be there, at least one."""

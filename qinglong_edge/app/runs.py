@@ -162,6 +162,8 @@ def settle(runtime: Runtime, params: Params) -> Document:
         raise Invalid("reason_invalid", "A reason is 1 to 256 characters.")
     _refuse_unread(runtime, run)
     ended = runtime.control.settle(run, status=status, reason=reason, actor=params.peer.actor)
+    with runtime.store.database.write():
+        runtime.record(params, str(run.number))
     return views.run_document(runtime, ended)
 
 
@@ -200,7 +202,10 @@ def listing(runtime: Runtime, params: Params) -> Document:
 
 
 def read_log(runtime: Runtime, params: Params) -> Document:
-    """`log.read`: a range of a log as base64; `tail` counts bytes from the end."""
+    """`log.read`: a range of a log as base64; `tail` counts bytes from the end.
+
+    Of a log that retention deleted: when, and what is still known of it.
+    """
     run = find(runtime, params.text("run"))
     number = params.number("attempt", lowest=1, highest=16)
     tail = params.number("tail", highest=LOG_RANGE_BYTES_MAX)
@@ -214,6 +219,14 @@ def read_log(runtime: Runtime, params: Params) -> Document:
         raise Refused("attempt_unknown", "The run has no such attempt.", run=run.number)
     if not attempt.log_quota_bytes:
         raise Refused("log_none", "The task keeps no log.", run=run.number)
+    key = AttemptKey(run_number=run.number, attempt=attempt.attempt)
+    retired = runtime.store.tombstones.get(key)
+    if retired is not None:
+        return {
+            "retired_at_ms": retired.retired_at_ms,
+            "bytes": retired.bytes,
+            "truncated": "unknown" if retired.truncated is None else retired.truncated,
+        }
     found = runtime.logs.read(
         run.id,
         attempt.id,

@@ -13,17 +13,22 @@ schedules.
 
 from __future__ import annotations
 
+import binascii
 import os
 
 from qinglong_edge.app import profiles, program, state
 from qinglong_edge.app.preview import Zones
+from qinglong_edge.app.source import SecretSource
 from qinglong_edge.artifact.logs import LogStore
+from qinglong_edge.core import audit
 from qinglong_edge.core.errors import EdgeError, Refused, Unavailable
 from qinglong_edge.core.ids import IdSource
+from qinglong_edge.core.limits import NAME_CHARACTERS_MAX
 from qinglong_edge.execution.control import Control
 from qinglong_edge.execution.coordinator import Coordinator
 from qinglong_edge.execution.dispatch import Dispatcher
 from qinglong_edge.execution.recovery import Recovery
+from qinglong_edge.execution.retention import Retention
 from qinglong_edge.execution.scheduler import Scheduler
 from qinglong_edge.execution.starts import Starter
 from qinglong_edge.execution.sweep import Sweep
@@ -46,6 +51,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from qinglong_edge.app.params import Params
     from qinglong_edge.app.staging import Staged
     from qinglong_edge.app.state import Config, Place
     from qinglong_edge.core.profile import Profile
@@ -127,15 +133,7 @@ class Runtime:
             clock=parts.clock,
             quarantine_ms=profile.receipt_retention_ms,
         )
-        self.starter = Starter(
-            store=store,
-            launcher=self._launcher(),
-            logs=self.logs,
-            coordinator=self.coordinator,
-            loop=self.loop,
-            clock=parts.clock,
-            random=parts.random,
-        )
+        self._assemble_starts(logs_root)
         self.coordinator.extra_settings = self.trust.to_save
         self.coordinator.on_saved = self.trust.saved
         self.dispatcher = Dispatcher(
@@ -150,6 +148,50 @@ class Runtime:
         )
         self.dispatcher.on_settled = self._run_settled
         self._assemble_policies()
+
+    def _half_disk(self, logs_root: str) -> int:
+        """No small disk is under pressure for being small."""
+        try:
+            return self.parts.files.space(logs_root).size // 2
+        except OSError:
+            return 0  # not there: nothing can be logged, and nothing retired
+
+    def _assemble_starts(self, logs_root: str) -> None:
+        parts, profile, store = self.parts, self.profile, self.store
+        needed_bytes = profile.reserve_bytes + profile.log_quota_bytes
+        kept = program.descriptor()
+        self.secrets = SecretSource(
+            store,
+            self.where.keyring,
+            spawner=parts.spawner,
+            processes=parts.processes,
+            loop=self.loop,
+            kept=() if kept is None else (kept,),
+        )
+        self.retention = Retention(
+            runs=store.runs,
+            logs=self.logs,
+            record=lambda record: store.bury([record]),
+            clock=parts.clock,
+            trusted=lambda: self.trust.trusted,
+            retention_ms=profile.log_retention_ms,
+            pressure_ms=profile.log_pressure_ms,
+            pressure_bytes=min(profile.log_pressure_bytes, self._half_disk(logs_root)),
+            needed_bytes=needed_bytes,
+            page=profile.log_page,
+            deletions=profile.log_deletions,
+        )
+        self.starter = Starter(
+            store=store,
+            make_room=self.retention.make_room,
+            launcher=self._launcher(),
+            logs=self.logs,
+            secrets=self.secrets,
+            coordinator=self.coordinator,
+            loop=self.loop,
+            clock=parts.clock,
+            random=parts.random,
+        )
 
     def _launcher(self) -> Launcher:
         parts = self.parts
@@ -200,6 +242,8 @@ class Runtime:
         self.scheduler.paused = store.setting(PAUSED_SETTING) == "true"
         self.sweep = Sweep(
             store=store,
+            retention=self.retention,
+            keep_audit=profile.audit_rows_max,
             coordinator=self.coordinator,
             recovery=self.recovery,
             scanner=CleanupScanner(
@@ -247,13 +291,49 @@ class Runtime:
         self.recovery.load()
         self.dispatcher.load()
 
+    def record(
+        self,
+        params: Params,
+        target: str,
+        *,
+        action: str | None = None,
+        version: int | None = None,
+        mutation: str | None = None,
+        outcome: str = audit.DONE,
+        code: str | None = None,
+    ) -> None:
+        """An audit event, in the transaction of the change that it tells."""
+        self.store.audit.record(
+            audit.Audit(
+                at_ms=self.parts.clock.wall_ms(),
+                uid=params.peer.uid,
+                front_end=params.peer.front_end,
+                mutation_id=mutation or binascii.hexlify(self.parts.random(16)).decode(),
+                action=action or params.method,
+                target=target,
+                version=version,
+                outcome=outcome,
+                code=code,
+            )
+        )
+
+    def record_refusal(self, params: Params, target: object, code: str) -> None:
+        """The audit event of a change that was refused; what it was about, if that can be said."""
+        named = target if isinstance(target, str) and len(target) <= NAME_CHARACTERS_MAX else ""
+        try:
+            with self.store.database.write():
+                self.record(params, named, outcome=audit.REFUSED, code=code)
+        except EdgeError:
+            return  # a storage that takes nothing is why, and the caller hears of that
+
     def degraded(self) -> list[str]:
         """Every reason why not all is well, as stable codes."""
         reasons = set(self.dispatcher.degraded.values())
         if self.sweep.failed is not None:
             reasons.add(self.sweep.failed)
-        if self.trust.reason is not None:
-            reasons.add(self.trust.reason)
+        for reason in (self.trust.reason, self.secrets.reason):
+            if reason is not None:
+                reasons.add(reason)
         if self.scheduler.parked:
             reasons.add("triggers_parked")
         if state.is_volatile(self.where, self.parts.files):
@@ -262,6 +342,9 @@ class Runtime:
             if active.hold is not None:
                 reasons.add(f"run_unproven:{active.run.number}:{active.hold}")
         try:
+            self.retention.look()
+            if self.retention.reason is not None:
+                reasons.add(self.retention.reason)
             self.logs.prove_capacity(self.profile.log_quota_bytes)
         except (OSError, EdgeError) as error:
             reasons.add(error.code if isinstance(error, EdgeError) else "storage_unavailable")

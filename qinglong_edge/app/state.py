@@ -1,10 +1,8 @@
-"""The state directory: its layout, its making, its one owner.
+"""The state directory: its layout, its configuration, its one owner.
 
-Owns `init` and the opening of a place. Promises:
-
-* Only `init` makes a state directory: a disk that is not mounted never becomes a new, empty store.
-* `init` is idempotent; `config.json` is written last, so an interrupted one is simply run again.
-* One owner: an flock held for life, never the contents of a pid file. A second one is refused.
+Owns the opening of a place. Promises: a state that is not there is never made by opening it (a disk
+that is not mounted never becomes a new, empty store); one owner: an flock held for life, never the
+contents of a pid file; a second one is refused.
 
     <state>/ 0700   config.json  owner.lock  edge.db  keyring.json  receipts/  logs/
     <runtime>/ 0700 control.sock  wrapper.sh  ntp.stamp          (default <state>/run)
@@ -13,7 +11,6 @@ Owns `init` and the opening of a place. Promises:
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 import time
@@ -24,14 +21,12 @@ from qinglong_edge.core.errors import Corrupt, EdgeError, Invalid, Refused, Unav
 from qinglong_edge.core.limits import OWNER_LOCK_RETRY_MS, PATH_BYTES_MAX
 from qinglong_edge.core.profile import Profile
 from qinglong_edge.core.record import Record
-from qinglong_edge.storage import store
 from qinglong_edge.storage.connection import Layout
 from qinglong_edge.system.files import Files, storage_error
 
-_CONFIG = "config.json"
+CONFIG = "config.json"
 _CONFIG_BYTES_MAX = 65_536
-_SHARED = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"})
-_VOLATILE = frozenset({"tmpfs", "ramfs"})
+VOLATILE = frozenset({"tmpfs", "ramfs"})
 DEFAULT_STATE = "/srv/qinglong-edge"
 _STAMPS = ("/run/systemd/timesync/synchronized",)
 
@@ -53,9 +48,19 @@ class Place(Record):
         return os.path.join(self.runtime, "wrapper.sh")
 
     @property
+    def config(self) -> str:
+        """The settings that are read before the database."""
+        return os.path.join(self.state, CONFIG)
+
+    @property
     def stamps(self) -> tuple[str, ...]:
         """Files a time service touches once the clock is right."""
         return (os.path.join(self.runtime, "ntp.stamp"), *_STAMPS)
+
+    @property
+    def keyring(self) -> str:
+        """The key file; only launching children and one-shot commands open it."""
+        return os.path.join(self.state, "keyring.json")
 
     @property
     def receipts(self) -> str:
@@ -95,51 +100,8 @@ def layout(profile: Profile) -> Layout:
     )
 
 
-def initialise(where: Place, profile_name: str, *, at_ms: int, files: Files | None = None) -> bool:
-    """Make the state directory; False if it is there already with this profile.
-
-    `Refused`: `profile_mismatch`, `state_not_empty`, `state_shared_mount`, `no_hard_links`.
-    """
-    profile = profiles.load(profile_name)
-    files = Files() if files is None else files
-    try:
-        _make_directory(where.state, files)
-        found = _config(where, files)
-        if found is not None:
-            if found.profile != profile_name:
-                raise Refused(
-                    "profile_mismatch",
-                    "The state directory was made for another profile.",
-                    found=found.profile,
-                )
-            return False
-        _check_empty(where)
-        _check_filesystem(where.state, files)
-        for name in ("receipts", "logs"):
-            files.make_private_directory(os.path.join(where.state, name))
-        store.create(where.state, profile=profile_name, layout=layout(profile), at_ms=at_ms)
-        document = {
-            "version": 1,
-            "profile": profile_name,
-            "enabled": True,
-            "logs": None,
-            "limits": {},
-        }
-        text = json.dumps(document, indent=2) + "\n"
-        files.replace(os.path.join(where.state, _CONFIG), text.encode("utf-8"))
-    except OSError as error:
-        raise _place_error(error) from None
-    return True
-
-
-def _make_directory(path: str, files: Files) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    if os.path.lexists(path):
-        _check_directory(path)
-    files.make_private_directory(path)
-
-
-def _check_directory(path: str) -> None:
+def check_directory(path: str) -> None:
+    """Refuse a state path that is no directory of this user; OSError where there is none."""
     found = os.stat(path)
     if not stat.S_ISDIR(found.st_mode):
         raise Invalid("state_not_directory", "The state path is not a directory.")
@@ -147,41 +109,14 @@ def _check_directory(path: str) -> None:
         raise Refused("state_forbidden", "The state directory belongs to another user.")
 
 
-def _check_empty(where: Place) -> None:
-    """A directory with foreign content is never taken over; an interrupted `init` goes on."""
-    ours = {"receipts", "logs", "run", "lost+found", "owner.lock", f"{_CONFIG}.new"}
-    for name in os.listdir(where.state):
-        if name not in ours and not name.startswith(store.NAME) and not name.startswith(".probe"):
-            raise Refused("state_not_empty", "The directory holds files of something else.")
+def find_config(where: Place, files: Files) -> Config | None:
+    """The configuration, or None where there is no file; Corrupt `config_corrupt`."""
+    data = files.read_private(where.config, _CONFIG_BYTES_MAX)
+    return None if data is None else parse_config(data)
 
 
-def _check_filesystem(path: str, files: Files) -> None:
-    kind = files.filesystem(path)
-    if kind in _SHARED:
-        raise Refused(
-            "state_shared_mount", "A shared file system cannot hold the state.", filesystem=kind
-        )
-    probe, second = os.path.join(path, ".probe"), os.path.join(path, ".probe.link")
-    for leftover in (probe, second):
-        files.remove(leftover)
-    files.replace(probe, b"")
-    try:
-        files.link(probe, second)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EACCES, errno.EMLINK):
-            raise
-        raise Refused(
-            "no_hard_links", "The file system has no hard links (vfat, exfat).", filesystem=kind
-        ) from None
-    finally:
-        for leftover in (probe, second):
-            files.remove(leftover)
-
-
-def _config(where: Place, files: Files) -> Config | None:
-    data = files.read_private(os.path.join(where.state, _CONFIG), _CONFIG_BYTES_MAX)
-    if data is None:
-        return None
+def parse_config(data: bytes) -> Config:
+    """The configuration of a file's bytes; Corrupt `config_corrupt`."""
     try:
         document = decode(data, bytes_max=_CONFIG_BYTES_MAX)
         if not isinstance(document, dict):
@@ -207,15 +142,15 @@ def read_config(where: Place, files: Files) -> Config:
     `Refused` (`state_missing`), `Invalid` (`state_not_directory`), `Corrupt` for a damaged one.
     """
     try:
-        _check_directory(where.state)
+        check_directory(where.state)
         files.check_private_directory(where.state)
-        found = _config(where, files)
+        found = find_config(where, files)
     except FileNotFoundError:
         raise Refused(
             "state_missing", "There is no state directory here; `init` makes one."
         ) from None
     except OSError as error:
-        raise _place_error(error) from None
+        raise place_error(error) from None
     if found is None:
         raise Refused("state_missing", "There is no state in this directory; `init` makes one.")
     return found
@@ -228,7 +163,7 @@ def lock(where: Place, files: Files, *, wait_ms: int = OWNER_LOCK_RETRY_MS) -> i
         try:
             fd = files.lock_owner(os.path.join(where.state, "owner.lock"))
         except OSError as error:
-            raise _place_error(error) from None
+            raise place_error(error) from None
         if fd is not None:
             return fd
         if time.monotonic_ns() // 1_000_000 >= give_up_ms:
@@ -242,18 +177,19 @@ def prepare_runtime(where: Place, files: Files) -> None:
         os.makedirs(os.path.dirname(where.runtime), exist_ok=True)
         files.make_private_directory(where.runtime)
     except OSError as error:
-        raise _place_error(error) from None
+        raise place_error(error) from None
 
 
 def is_volatile(where: Place, files: Files) -> bool:
     """True if the state would not survive a reboot."""
     try:
-        return files.filesystem(where.state) in _VOLATILE
+        return files.filesystem(where.state) in VOLATILE
     except OSError:
         return False
 
 
-def _place_error(error: OSError) -> EdgeError:
+def place_error(error: OSError) -> EdgeError:
+    """The typed error of a failed look at the state's place."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return Refused("state_forbidden", "The state directory may not be used by this user.")
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG):

@@ -17,6 +17,7 @@ from qinglong_edge.core.errors import EdgeError, Invalid
 from qinglong_edge.core.limits import IMPORT_BYTES_MAX
 from qinglong_edge.execution.trust import RESET, STEADY
 from qinglong_edge.system import users
+from qinglong_edge.system.files import storage_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,6 +118,19 @@ def cron_next(runtime: Runtime, params: Params) -> Document:
     )
 
 
+def write_backup(runtime: Runtime, params: Params) -> Document:
+    """`backup.write`: a new private file with all of the database; the caller makes it durable."""
+    path = params.text("file")
+    params.end()
+    if not os.path.isabs(path) or "\0" in path:
+        raise Invalid("path_invalid", "A backup's path is not absolute.")
+    try:
+        runtime.store.database.copy_to(path)
+    except OSError as error:
+        raise storage_error(error, "backup") from None
+    return {"file": path}
+
+
 def import_crontab(runtime: Runtime, params: Params) -> Document:
     """`import.crontab`: judged line by line, written in one commit; again it changes nothing."""
     from qinglong_edge.core import crontab
@@ -162,7 +176,7 @@ def import_crontab(runtime: Runtime, params: Params) -> Document:
             }
         )
     if not dry_run:
-        publish(runtime, list(wanted.values()))
+        publish(runtime, list(wanted.values()), params)
     warnings = list(plan.warnings)
     if imported:
         warnings.append(

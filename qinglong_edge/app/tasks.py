@@ -7,7 +7,7 @@ and written in one transaction: recipe first, then the revision that cites it, t
 from __future__ import annotations
 
 from qinglong_edge.app import views
-from qinglong_edge.core import cron, recipe
+from qinglong_edge.core import cron, recipe, secret
 from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.core.limits import PAGE_MAX, TRIGGERS_PER_TASK_MAX
 from qinglong_edge.core.run import BOOT, CRON, EVERY
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qinglong_edge.app.runtime import Runtime
     from qinglong_edge.app.views import Document
     from qinglong_edge.core.recipe import Recipe
+    from qinglong_edge.core.secret import SecretRef
     from qinglong_edge.core.task import Task
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -186,29 +187,46 @@ def default_zone(runtime: Runtime) -> str:
 
 
 def recipe_of(
-    given: Mapping[str, str], base: Recipe | None, *, unset: tuple[str, ...] = ()
+    given: Mapping[str, str],
+    base: Recipe | None,
+    *,
+    secrets: Mapping[str, str] = {},
+    unset: tuple[str, ...] = (),
 ) -> Recipe:
-    """A recipe: the base's variables with the given ones on top."""
-    values: dict[str, str] = {}
-    kept = []
+    """A recipe: the base's variables with the given ones on top; `secrets` maps to references."""
     if base is None:
-        values.update(default_environment())
+        first = [recipe.public(*pair) for pair in default_environment().items()]
     else:
-        for binding in base.bindings:
-            if binding.kind == "public":
-                values[binding.name] = binding.value or ""
-            elif binding.name not in given and binding.name not in unset:
-                kept.append(binding)
-    values.update(given)
-    for name in unset:
-        values.pop(name, None)
-    return recipe.from_bindings([*kept, *(recipe.public(*pair) for pair in values.items())])
+        first = [each for each in base.bindings if each.name not in unset]
+    for name in secrets:
+        if name in given:
+            raise Invalid("binding_duplicate", "A variable is given more than once.", name=name)
+    bindings = {each.name: each for each in first}
+    bindings.update((name, recipe.public(name, value)) for name, value in given.items())
+    bindings.update((name, recipe.secret(name, ref)) for name, ref in secrets.items())
+    return recipe.from_bindings(bindings.values())
 
 
-def _environment(params: Params) -> Recipe:
+def _secret_refs(runtime: Runtime, params: Params) -> dict[str, str]:
+    """Variable -> reference, for names of secrets that are there."""
+    if not params.has("secrets"):
+        return {}
+    wanted = {name: secret.make(text) for name, text in params.mapping("secrets").items()}
+    _require_secrets(runtime, wanted.values())
+    return {variable: ref.text for variable, ref in wanted.items()}
+
+
+def _require_secrets(runtime: Runtime, refs: Iterable[SecretRef]) -> None:
+    for ref in refs:
+        if runtime.store.secrets.resolve((ref,)) == (None,):
+            raise Refused("secret_unknown", "There is no secret of that name; `secret set` first.")
+
+
+def _environment(runtime: Runtime, params: Params) -> Recipe:
     """The recipe of a new task: given variables over the default ones, or exactly an export's."""
     if not params.has("bindings"):
-        return recipe_of(params.mapping("environment"), None)
+        given = params.mapping("environment")
+        return recipe_of(given, None, secrets=_secret_refs(runtime, params))
     bindings = []
     for each in params.documents("bindings"):
         name, kind, value = each.get("name"), each.get("kind"), each.get("value")
@@ -217,7 +235,9 @@ def _environment(params: Params) -> Recipe:
             raise Invalid("param_invalid", "A variable has not its exact fields.", param="bindings")
         make = recipe.secret if kind == recipe.SECRET else recipe.public
         bindings.append(make(name, text))
-    return recipe.from_bindings(bindings)
+    made = recipe.from_bindings(bindings)
+    _require_secrets(runtime, secret.parse_all(made.secret_refs))
+    return made
 
 
 class Wanted:
@@ -246,7 +266,7 @@ def prepare(runtime: Runtime, params: Params) -> Wanted:
     replace = params.flag("replace")
     definition = Edit(params, None).definition()
     triggers = triggers_of(runtime, params, ())
-    environment = _environment(params)
+    environment = _environment(runtime, params)
     params.end()
     existing = runtime.store.tasks.find(name)
     if existing is not None and not replace:
@@ -254,10 +274,12 @@ def prepare(runtime: Runtime, params: Params) -> Wanted:
     return Wanted(existing, name, definition, triggers, environment)
 
 
-def publish(runtime: Runtime, wanted: list[Wanted]) -> list[Task]:
+def publish(runtime: Runtime, wanted: list[Wanted], params: Params) -> list[Task]:
     """Write definitions in one commit, all or none, and let the scheduler take them up."""
     with runtime.store.database.write():
         done = [_append(runtime, each) for each in wanted]
+        for task in done:
+            runtime.record(params, task.name, version=task.revision)
     if runtime.daemon and len(done) == 1:
         runtime.scheduler.refresh(done[0].number)
     elif runtime.daemon and done:
@@ -266,7 +288,7 @@ def publish(runtime: Runtime, wanted: list[Wanted]) -> list[Task]:
     return done
 
 
-def publish_all(runtime: Runtime, every: Iterable[tuple[Wanted, bool]]) -> int:
+def publish_all(runtime: Runtime, every: Iterable[tuple[Wanted, bool]], params: Params) -> int:
     """Write many definitions in one commit, each enabled or not; how many they were.
 
     Only one is in memory at a time. Any error takes all of them back.
@@ -278,6 +300,8 @@ def publish_all(runtime: Runtime, every: Iterable[tuple[Wanted, bool]]) -> int:
             if not enabled:
                 runtime.store.tasks.set_enabled(task, enabled=False)
             count += 1
+        if count:
+            runtime.record(params, f"{count} tasks")
     if runtime.daemon and count:
         runtime.scheduler.load()
         runtime.scheduler.look()
@@ -298,7 +322,7 @@ def _append(runtime: Runtime, wanted: Wanted) -> Task:
 
 def add(runtime: Runtime, params: Params) -> Document:
     """`task.add`: a new task, or with `replace` a new revision of an existing one."""
-    (task,) = publish(runtime, [prepare(runtime, params)])
+    (task,) = publish(runtime, [prepare(runtime, params)], params)
     return revision_document(runtime, task)
 
 
@@ -325,11 +349,12 @@ def change(runtime: Runtime, params: Params) -> Document:
     environment = recipe_of(
         params.mapping("environment"),
         runtime.store.tasks.recipe(revision.recipe_number),
+        secrets=_secret_refs(runtime, params),
         unset=params.texts("unset_environment") or (),
     )
     params.end()
     wanted = Wanted(task, task.name, definition, triggers, environment)
-    return revision_document(runtime, publish(runtime, [wanted])[0])
+    return revision_document(runtime, publish(runtime, [wanted], params)[0])
 
 
 def _move_all(runtime: Runtime, params: Params) -> Document:
@@ -344,7 +369,7 @@ def _move_all(runtime: Runtime, params: Params) -> Document:
         )
         environment = tasks.recipe(revision.recipe_number)
         wanted.append(Wanted(task, task.name, revision.definition, triggers, environment))
-    moved = publish(runtime, wanted)
+    moved = publish(runtime, wanted, params)
     return {"tasks": [revision_document(runtime, task) for task in moved]}
 
 
@@ -357,6 +382,7 @@ def rename(runtime: Runtime, params: Params) -> Document:
         raise Refused("task_exists", "There is a task of that name already.")
     with runtime.store.database.write():
         runtime.store.tasks.rename(task, name)
+        runtime.record(params, name)
     return revision_document(runtime, task.replace(name=name))
 
 
@@ -388,6 +414,7 @@ def _set_enabled(runtime: Runtime, params: Params, *, enabled: bool) -> Document
     if task.enabled != enabled:
         with runtime.store.database.write():
             runtime.store.tasks.set_enabled(task, enabled=enabled)
+            runtime.record(params, task.name)
         if enabled:
             runtime.scheduler.enable(task.number)
     return views.newest_document(runtime, task.replace(enabled=enabled))
@@ -413,4 +440,5 @@ def remove(runtime: Runtime, params: Params) -> Document:
         )
     with runtime.store.database.write():
         runtime.store.tasks.remove(task, runtime.parts.clock.wall_ms())
+        runtime.record(params, task.name)
     return {"task": task.name, "removed": True}

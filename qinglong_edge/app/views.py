@@ -184,11 +184,12 @@ def definition_document(runtime: Runtime, task: Task) -> Document:
     recipe = runtime.store.tasks.recipe(revision.recipe_number)
     environment: list[Document] = []
     for binding in recipe.bindings:
-        if binding.kind == "public":
-            shown = {"name": binding.name, "kind": "public", "value": binding.value}
+        shown: Document = {"name": binding.name, "kind": binding.kind}
+        if binding.is_secret:
+            shown["secret_ref"] = binding.content
         else:
-            shown = {"name": binding.name, "kind": "secret", "secret_ref": binding.secret_ref}
-        environment.append(dict(shown))
+            shown["value"] = binding.content
+        environment.append(shown)
     return {
         **newest_document(runtime, task),
         "context_ref": revision.context_ref,

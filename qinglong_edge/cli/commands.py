@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from qinglong_edge.core.dotenv import Parsed
+
 _NOT_SUCCEEDED = 1
 
 
@@ -41,9 +43,9 @@ def run(
 
 def _command(name: str) -> Callable[[Context], int]:
     if name not in _COMMANDS:
-        from qinglong_edge.cli import switching
+        from qinglong_edge.cli import secrets, switching, upkeep
 
-        return switching.COMMANDS[name]
+        return {**secrets.COMMANDS, **switching.COMMANDS, **upkeep.COMMANDS}[name]
     return _COMMANDS[name]
 
 
@@ -63,14 +65,16 @@ def _version(options: argparse.Namespace) -> int:
 
 def _init(context: Context) -> int:
     profile = context.options.profile
-    created = state.initialise(context.where, profile, at_ms=time.time_ns() // 1_000_000)
+    from qinglong_edge.app import making
+
+    created = making.initialise(context.where, profile, at_ms=time.time_ns() // 1_000_000)
     answer = {"state": context.where.state, "profile": profile, "created": created}
     word = "made" if created else "is there already"
     return context.show(answer, lambda: f"{context.where.state} {word} (profile {profile})\n")
 
 
-def _definition(context: Context) -> dict[str, object]:
-    """The definition flags as parameters."""
+def _definition(context: Context, file: Parsed) -> dict[str, object]:
+    """The definition flags as parameters; --env goes over what the file says."""
     options = context.options
     params: dict[str, object] = {
         "cron": options.cron,
@@ -86,7 +90,8 @@ def _definition(context: Context) -> dict[str, object]:
         "backoff_ms": options.backoff,
         "repeatable": options.repeatable,
         "log": options.log,
-        "environment": dict(options.env) if options.env else None,
+        "environment": {**file.values, **dict(options.env or ())} or None,
+        "secrets": dict(options.secret) if options.secret else None,
         "cwd": options.cwd,
         "nice": options.nice,
         "shell": options.shell,
@@ -95,6 +100,18 @@ def _definition(context: Context) -> dict[str, object]:
         "labels": options.label,
     }
     return params
+
+
+def _env_file(context: Context) -> Parsed:
+    from qinglong_edge.core import dotenv
+
+    path = context.options.env_file
+    return dotenv.parse(b"" if path is None else read_input(path))
+
+
+def _revised(context: Context, answer: Mapping[str, Any], file: Parsed) -> int:
+    told = answer if context.options.env_file is None else {**answer, **file.report()}
+    return context.show(told, lambda: _revision_text(answer) + notes(file.report()))
 
 
 def _revision_text(answer: Mapping[str, Any]) -> str:
@@ -106,12 +123,12 @@ def _revision_text(answer: Mapping[str, Any]) -> str:
 
 
 def _task_add(context: Context) -> int:
-    options = context.options
-    params = _definition(context)
+    options, file = context.options, _env_file(context)
+    params = _definition(context, file)
     if options.cron and options.zone is None:
         params["zone"] = context.zone()
     answer = context.call("task.add", name=options.name, replace=options.replace or None, **params)
-    return context.show(answer, lambda: _revision_text(answer))
+    return _revised(context, answer, file)
 
 
 def _task_set(context: Context) -> int:
@@ -123,7 +140,8 @@ def _task_set(context: Context) -> int:
         return context.show(answer, lambda: "".join(map(_revision_text, answer["tasks"])))
     if options.name is None:
         raise Invalid("usage", "`task set` needs a task's name, or --all --zone Z.")
-    params = _definition(context)
+    file = _env_file(context)
+    params = _definition(context, file)
     for flag, name in ((options.no_cron, "cron"), (options.no_every, "every")):
         if flag:
             params[name] = []
@@ -134,7 +152,7 @@ def _task_set(context: Context) -> int:
         unset_environment=options.unset_env,
         **params,
     )
-    return context.show(answer, lambda: _revision_text(answer))
+    return _revised(context, answer, file)
 
 
 def _task_rename(context: Context) -> int:
@@ -371,13 +389,15 @@ def _import(context: Context) -> int:
 
 
 def _selftest(context: Context) -> int:
-    from qinglong_edge.core import vectors
+    from qinglong_edge.app import about
 
-    results = vectors.run()
-    failed = sum(1 for each in results if not each["ok"])
-    answer = {"passed": len(results) - failed, "failed": failed, "vectors": results}
-    lines = [f"{'ok  ' if each['ok'] else 'FAIL'} {each['name']}\n" for each in results]
-    context.show(answer, lambda: "".join(lines) + f"{answer['passed']} passed, {failed} failed\n")
+    results = about.selftest()
+    failed = sum(each["ok"] is False for each in results)
+    passed = sum(each["ok"] is True for each in results)
+    answer = {"passed": passed, "failed": failed, "vectors": results}
+    word = {"True": "ok  ", "False": "FAIL", "None": "none"}  # none: no cryptography here
+    lines = [f"{word[str(each['ok'])]} {each['name']}\n" for each in results]
+    context.show(answer, lambda: "".join(lines) + f"{passed} passed, {failed} failed\n")
     return 0 if not failed else _NOT_SUCCEEDED
 
 

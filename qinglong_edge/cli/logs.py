@@ -11,7 +11,7 @@ import os
 import time
 
 from qinglong_edge.cli import output, render
-from qinglong_edge.core.errors import Invalid
+from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.core.limits import LOG_RANGE_BYTES_MAX
 
 TYPE_CHECKING = False
@@ -49,7 +49,15 @@ def document(call: Callable[..., Any], options: argparse.Namespace) -> dict[str,
         tail=_bounded(options.tail),
     )
     data = binascii.a2b_base64(answer.pop("data", ""))
-    answer["text"] = data.decode("utf-8", "backslashreplace")
+    if "retired_at_ms" not in answer:
+        answer["text"] = data.decode("utf-8", "backslashreplace")
+    return answer
+
+
+def _kept(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer, unless the log is gone: then a `Refused` with its facts."""
+    if "retired_at_ms" in answer:
+        raise Refused("log_retired", "The log was deleted to keep the disk free.", **answer)
     return answer
 
 
@@ -63,12 +71,12 @@ def stream(call: Callable[..., Any], options: argparse.Namespace) -> int:
     left: int | None = options.length
     offset, attempt = options.offset or 0, options.attempt
     if options.tail is not None:
-        end = call("log.read", run=options.run, attempt=attempt, tail=0)
+        end = _kept(call("log.read", run=options.run, attempt=attempt, tail=0))
         offset, attempt = max(0, end["total"] - options.tail), end["attempt"]
     kept = b""
     while True:
-        answer = call(
-            "log.read", run=options.run, attempt=attempt, offset=offset, length=_bounded(left)
+        answer = _kept(
+            call("log.read", run=options.run, attempt=attempt, offset=offset, length=_bounded(left))
         )
         data = binascii.a2b_base64(answer["data"])
         offset, attempt = answer["end"], answer["attempt"]

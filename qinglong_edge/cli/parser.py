@@ -47,10 +47,6 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _no_secret(_text: str) -> NoReturn:
-    raise argparse.ArgumentTypeError("secrets are not available in this version")
-
-
 def _retry_on(text: str) -> list[str]:
     return [each for each in text.split(",") if each]
 
@@ -70,6 +66,8 @@ def build() -> argparse.ArgumentParser:
     _add_system(commands)
     _add_task(commands)
     _add_runs(commands)
+    _add_secrets(commands)
+    _add_upkeep(commands)
     _add_kits(commands)
     return parser
 
@@ -152,7 +150,8 @@ def _add_definition(parser: _Parser) -> None:
     add("--backoff", metavar="10s", type=_duration(BACKOFF_MS_MAX))
     add("--repeatable", action=_Either, default=None)
     add("--env", metavar="K=V", action="append", type=_pair)
-    add("--secret", metavar="K=NAME", action="append", type=_no_secret)
+    add("--env-file", metavar="FILE", help="variables from a dotenv file")
+    add("--secret", metavar="K=NAME", action="append", type=_pair)
     add("--cwd", metavar="DIR")
     add("--nice", metavar="N", type=int)
     add("--log", action=_Either, default=None)
@@ -191,6 +190,41 @@ def _add_runs(commands: argparse._SubParsersAction[_Parser]) -> None:
     log.add_argument("--raw", action="store_true", help="the bytes as they are")
 
 
+def _add_secrets(commands: argparse._SubParsersAction[_Parser]) -> None:
+    secret = _command(commands, "secret", "values that only tasks see")
+    verbs = secret.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    put = _command(verbs, "set", "the next version of a secret; the value on standard input")
+    put.add_argument("name", nargs="?", metavar="NAME")
+    put.add_argument("value", nargs="*", help=argparse.SUPPRESS)  # refused, and never repeated
+    put.add_argument("--env-file", metavar="FILE", help="each variable a secret of its name")
+    _command(verbs, "list", "names, versions, keys, and which tasks bind them")
+    _command(verbs, "remove", "every version of a secret").add_argument("name", metavar="NAME")
+    keyring = _command(commands, "keyring", "the keys that seal secrets")
+    verbs = keyring.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    for verb, text in (
+        ("init", "make the keyring; the first `secret set` does it too"),
+        ("status", "keys, and what is sealed under each"),
+        ("rotate", "seal under a new key from now on"),
+        ("rekey", "seal what is stored under the active key too"),
+    ):
+        _command(verbs, verb, text)
+    retire = _command(verbs, "retire", "forget a key that nothing needs any more")
+    retire.add_argument("key", metavar="KEY")
+
+
+def _add_upkeep(commands: argparse._SubParsersAction[_Parser]) -> None:
+    audit = _command(commands, "audit", "who changed what, newest first; refusals too")
+    audit.add_argument("--limit", metavar="N", type=int)
+    audit.add_argument("--after", metavar="CURSOR", type=int)
+    backup = _command(commands, "backup", "database and settings in one file, checked")
+    backup.add_argument("file", metavar="FILE")
+    backup.add_argument("--with-keyring", action="store_true", help="the keys too: FILE.keyring")
+    restore = _command(commands, "restore", "a fresh state directory from a backup")
+    restore.add_argument("file", metavar="FILE")
+    restore.add_argument("--keyring", metavar="FILE", help="the keys, if it holds secrets")
+    _command(commands, "doctor", "what is wrong with this box, and what to do about it")
+
+
 _KITS = (
     ("openwrt", "init script, configuration, LuCI page: install, uninstall, feed"),
     ("systemd", "a systemd unit"),
@@ -227,12 +261,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         arguments, argv = arguments[:place], arguments[place + 1 :]
     arguments = _json_first(arguments)
     parser = build()
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown and options.command == "secret":
+        options.value = unknown
+    elif unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if options.command is None and not options.version:
         if not options.json:
             parser.print_help(sys.stderr)
         raise Invalid("usage", "A command is missing; see --help")
-    if argv is not None and getattr(options, "verb", None) not in ("add", "set"):
+    if argv is not None and (options.command != "task" or options.verb not in ("add", "set")):
         raise Invalid("usage", "Only `task add` and `task set` take a command after --.")
     options.argv = argv
     return options

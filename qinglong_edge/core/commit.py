@@ -10,6 +10,7 @@ from qinglong_edge.core.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from qinglong_edge.core.audit import Audit
     from qinglong_edge.core.run import Change
 
 
@@ -49,6 +50,7 @@ class Commit(Record):
     released: tuple[AttemptKey, ...] = ()
     cursors: tuple[CursorMove, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
+    audit: tuple[Audit, ...] = ()
 
 
 class JournalEntry(Record):

@@ -39,6 +39,16 @@ ZONE_TEXT_CHARACTERS_MAX = 128
 TZIF_BYTES_MAX = 65_536  # the largest file of the zone database is under 4 KiB
 CRON_NEXT_COUNT_MAX = 1_000
 
+# Secrets (ADR-0024 section 3) --------------------------------------------------------------------
+SECRET_PROJECT_BYTES_MAX = 128
+SECRET_NAME_BYTES_MAX = 128
+SECRET_MUTATION_BYTES_MAX = 64
+SECRET_VERSION_MAX = 2**31 - 1
+SECRET_VALUE_BYTES_MAX = BINDING_VALUE_BYTES_MAX  # joined cookies fill one; it becomes a variable
+SECRET_PAGE_MAX = 16  # sealed rows in one request: 64 KiB each in base64 stay under 2 MiB
+KEYRING_KEYS_MAX = 16  # rotations between two retirements
+KEYRING_BYTES_MAX = 16_384  # 16 keys under the longest ids take 3 KiB
+
 # Receipt, handle, truncation fact (ADR-0069 section 2) -----------------------------------------
 RECEIPT_BYTES_MAX = 4_096
 HANDLE_BYTES_MAX = 512
@@ -51,6 +61,7 @@ EVENT_PAYLOAD_BYTES_MAX = 16_384
 LOG_QUOTA_BYTES_MIN = 65_536
 LOG_QUOTA_BYTES_MAX = 1_073_741_824
 LOG_RANGE_BYTES_MAX = 262_144
+LOG_WRITE_BYTES_MAX = 1_048_576  # ADR-0115 section 2: one piece of output that is copied
 
 # Control socket ----------------------------------------------------------------------------------
 REQUEST_BYTES_MAX = 2_097_152  # a legal recipe is 1.6 MB of JSON

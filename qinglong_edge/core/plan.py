@@ -22,6 +22,7 @@ class LaunchPlan(Record):
     cwd: str
     nice: int
     log_quota_bytes: int  # 0 = no log
+    secret_names: tuple[str, ...] = ()  # variables whose values only the launching child knows
     umask: int = 0o022
 
     def __repr__(self) -> str:

@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_LOG_AGE_MS_MIN = 60_000  # so long a log can be read, whatever its run came to
+
 
 class Profile(Record):
     """The run-time numbers of one profile; units stand in the names."""
@@ -22,6 +24,11 @@ class Profile(Record):
     active_runs_max: int
     log_quota_bytes: int
     reserve_bytes: int
+    log_retention_ms: int
+    log_pressure_ms: int
+    log_pressure_bytes: int
+    log_page: int
+    log_deletions: int
     misfire_grace_ms: int
     cleanup_interval_ms: int
     cleanup_page: int
@@ -29,6 +36,7 @@ class Profile(Record):
     stop_bound_ms: int
     history_runs_max: int
     history_age_ms: int
+    audit_rows_max: int
     sweep_page: int
     stop_grace_ms: int
     page_bytes: int
@@ -45,6 +53,12 @@ class Profile(Record):
                 )
         if not LOG_QUOTA_BYTES_MIN <= self.log_quota_bytes <= LOG_QUOTA_BYTES_MAX:
             raise Invalid("profile_invalid", "A log quota is 64 KiB to 1 GiB.")
+        if not _LOG_AGE_MS_MIN <= self.log_pressure_ms <= self.log_retention_ms:
+            raise Invalid(
+                "profile_invalid", "Logs stay at least a minute, under pressure no longer."
+            )
+        if not 1 <= self.log_deletions <= self.log_page <= JOURNAL_PAGE_MAX:
+            raise Invalid("profile_invalid", "A page of logs is 1 to 64, deletions are within it.")
         if not self.active_runs_max or not 1 <= self.cleanup_page <= JOURNAL_PAGE_MAX:
             raise Invalid("profile_invalid", "A profile allows no run, or an unbounded page.")
 

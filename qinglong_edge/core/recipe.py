@@ -72,6 +72,11 @@ class Binding(Record):
             )
 
     @property
+    def is_secret(self) -> bool:
+        """True if only the launching child will know the value."""
+        return self.kind == SECRET
+
+    @property
     def content(self) -> str:
         """The value or the reference, whichever this binding has."""
         return (self.value if self.kind == PUBLIC else self.secret_ref) or ""

@@ -116,6 +116,14 @@ def digest(definition: Definition, triggers: tuple[Trigger, ...], context_ref: s
     return sha256_hex(b"qinglong_edge.revision.v1\0" + encode(told))
 
 
+def record_digest(
+    task_number: int, revision: int, *, context_ref: str, content: str, definition: str
+) -> str:
+    """What is stored beside a revision, over its identity and all that it says, as 64 hex."""
+    told = f"{task_number}\n{revision}\n{context_ref}\n{content}\n{definition}"
+    return sha256_hex(f"qinglong_edge.revision_record.v1\n{told}".encode())
+
+
 def decode_definition(text: str) -> Definition:
     """The stored text read back; any deviation is `Corrupt`."""
     try:

@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from qinglong_edge.core.secret import Envelope
+
     Check = tuple[str, Callable[[], bool]]
 
 _RUN = "019f7200-0000-7000-8000-000000000001"
@@ -44,6 +46,22 @@ _LOGS = (
     ("run-1", "attempt-1", "local-4191eb4eb220b1e806c9a0e7a38cee"),
     ("run-artifact", "attempt-artifact", "local-94a9cf2d5af2f328fb321525eff831"),
 )
+# (what the reference names, its base64url)
+_SECRET_REFS = (
+    (("default", "TOKEN", None), "eyJwcm9qZWN0SWQiOiJkZWZhdWx0IiwibmFtZSI6IlRPS0VOIn0"),
+    (
+        ("default", "TOKEN", 2),
+        "eyJwcm9qZWN0SWQiOiJkZWZhdWx0IiwibmFtZSI6IlRPS0VOIiwidmVyc2lvbiI6Mn0",
+    ),
+    (
+        ("project-1", "TOKEN", 7),
+        "eyJwcm9qZWN0SWQiOiJwcm9qZWN0LTEiLCJuYW1lIjoiVE9LRU4iLCJ2ZXJzaW9uIjo3fQ",
+    ),
+)
+_SECRET_TAGS = (
+    ("create-token", "2af0_G7xHiOEBvMlsBSr0Q"),
+    ("mutation-1", "tsA93yEy5RJCD5Q6wngfgA"),
+)
 
 
 def checks() -> list[Check]:
@@ -61,15 +79,19 @@ def checks() -> list[Check]:
         ("context_recipe", _context_recipe),
         ("truncation_fact", _truncation_fact),
         ("log_id", _log_id),
+        ("log_tombstone", _log_tombstone),
+        ("secret_ref", _secret_ref),
+        ("secret_envelope", _secret_envelope),
     ]
 
 
 def run() -> list[dict[str, object]]:
     """Each check as ``{"name": ..., "ok": ...}``; never raises."""
-    return [{"name": name, "ok": _holds(check)} for name, check in checks()]
+    return [{"name": name, "ok": holds(check)} for name, check in checks()]
 
 
-def _holds(check: Callable[[], bool]) -> bool:
+def holds(check: Callable[[], bool]) -> bool:
+    """Whether a check gives True; never raises."""
     try:
         return check() is True
     except Exception:  # noqa: BLE001 - whatever a broken box does is the answer "no"
@@ -264,4 +286,94 @@ def _log_id() -> bool:
     return all(
         log_artifact_id(run, attempt) == answer and log_shard(answer) == answer[6:8]
         for run, attempt, answer in _LOGS
+    )
+
+
+def _log_tombstone() -> bool:
+    from qinglong_edge.core import tombstone
+    from qinglong_edge.core.commit import AttemptKey
+
+    answer = bytes.fromhex("daeadacb8bd20042d1ec91c8046270b8a5325e79d42a21c5cc1bdee37fef5a7c")
+    found = tombstone.verified(
+        answer,
+        key=AttemptKey(run_number=1, attempt=1),
+        project_id="prj_default",
+        run_id="run_1",
+        attempt_id="attempt_1",
+        log_artifact_id="local-" + "a" * 29 + "1",
+        finished_at_ms=1,
+        eligible_at_ms=2,
+        retired_at_ms=3,
+        disposition=tombstone.DELETED,
+        bytes=10,
+        truncated=True,
+        maximum_bytes=64,
+        observed_at_ms=1,
+    )
+    return found.digest() == answer
+
+
+def _secret_ref() -> bool:
+    from qinglong_edge.core import secret
+
+    swapped = "eyJuYW1lIjoiVE9LRU4iLCJwcm9qZWN0SWQiOiJkZWZhdWx0In0"  # its keys in another order
+    for (project, name, version), packed in _SECRET_REFS:
+        ref = secret.SecretRef(project=project, name=name, version=version)
+        if ref.text != secret.PREFIX + packed or secret.parse(ref.text) != ref:
+            return False
+    return all(
+        _refuses(secret.parse, text) for text in (secret.PREFIX, secret.PREFIX + swapped, "TOKEN")
+    )
+
+
+def _secret_envelope() -> bool:
+    from qinglong_edge.core import secret
+
+    known = _sealed("create-token").replace(
+        project="project-1", version=3, mutation_id="mutation-3", key_id="key-2"
+    )
+    document = secret.document(known)
+    return (
+        known.aad()
+        == b'{"projectId":"project-1","name":"TOKEN","version":3,'
+        b'"mutationId":"mutation-3","keyId":"key-2","algorithm":"aes-256-gcm"}'
+        and secret.from_document(document) == known
+        and _refuses(secret.from_document, {**document, "x": 0})
+        and _refuses(secret.from_document, {**document, "nonce": "IiIiIiIiIiIiIiI"})
+    )
+
+
+def aes_gcm(
+    seal: Callable[[bytes, bytes, bytes, bytes], tuple[bytes, bytes]],
+    unseal: Callable[[bytes, bytes, bytes, bytes, bytes], bytes],
+) -> bool:
+    """Whether a box's cipher gives the known envelopes; it is not one of `checks`, which need none.
+
+    Any error of the cipher's passes through.
+    """
+    key, value = b"\x11" * 32, b"fixed-secret"
+    for mutation, _tag in _SECRET_TAGS:
+        known = _sealed(mutation)
+        nonce, aad, sealed = known.nonce, known.aad(), (known.ciphertext, known.auth_tag)
+        if seal(key, nonce, aad, value) != sealed or unseal(key, nonce, aad, *sealed) != value:
+            return False
+    return _refuses(unseal, key, nonce, aad + b" ", *sealed)
+
+
+def _sealed(mutation: str) -> Envelope:
+    from qinglong_edge.core.secret import ALGORITHM, from_document
+
+    return from_document(
+        {
+            "projectId": "default",
+            "name": "TOKEN",
+            "version": 1,
+            "mutationId": mutation,
+            "keyId": "edge-key-1",
+            "algorithm": ALGORITHM,
+            "nonce": "IiIiIiIiIiIiIiIi",
+            "ciphertext": "cZ5_LKTi7DqGTbtI",
+            "authTag": dict(_SECRET_TAGS)[mutation],
+            "createdAtMs": 0,
+        }
     )

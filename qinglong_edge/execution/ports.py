@@ -96,9 +96,20 @@ if TYPE_CHECKING:
     class LauncherPort(Protocol):
         """Starts gated children."""
 
-        def begin(self, plan: LaunchPlan, fact_paths: tuple[str, str] | None) -> LaunchPort: ...
+        def begin(
+            self,
+            plan: LaunchPlan,
+            fact_paths: tuple[str, str] | None,
+            resolve: Callable[[], dict[str, str]],
+        ) -> LaunchPort: ...
         def prepare(self, attempt_id: str) -> object: ...
         def identify(self, launch: Any, handle_id: str) -> Identity: ...
+
+    class SecretsPort(Protocol):
+        """Sealed values, opened in the launching child only."""
+
+        def resolver(self, recipe: Recipe) -> Callable[[], dict[str, str]]: ...
+        def proved(self, code: str | None) -> None: ...
 
     class ReceiptsPort(Protocol):
         """The receipt files."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from qinglong_edge.core.commit import CursorMove
     from qinglong_edge.core.plan import Identity
+    from qinglong_edge.core.recipe import Recipe
     from qinglong_edge.core.run import Attempt, Change, Run, Story
     from qinglong_edge.core.task import Revision
     from qinglong_edge.execution.coordinator import Coordinator
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         LaunchPort,
         LogsPort,
         LoopPort,
+        SecretsPort,
         StorePort,
         TimerPort,
     )
@@ -45,6 +47,7 @@ class Draft:
         "done",
         "launch",
         "revision",
+        "sealed",
         "story",
         "timeout",
         "token",
@@ -68,6 +71,7 @@ class Draft:
         self.launch: LaunchPort | None = None
         self.timeout: TimerPort | None = None
         self.revision: Revision | None = None
+        self.sealed = False  # its child has secrets to open
         self.token = ""
 
     @property
@@ -92,6 +96,8 @@ class Starter:
         store: StorePort,
         launcher: LauncherPort,
         logs: LogsPort,
+        secrets: SecretsPort,
+        make_room: Callable[[int], bool],
         coordinator: Coordinator,
         loop: LoopPort,
         clock: ClockPort,
@@ -100,6 +106,8 @@ class Starter:
         self._store = store
         self._launcher = launcher
         self._logs = logs
+        self._secrets = secrets
+        self._make_room = make_room
         self._coordinator = coordinator
         self._loop = loop
         self._clock = clock
@@ -111,8 +119,11 @@ class Starter:
         run, attempt = draft.run, draft.attempt
         try:
             draft.revision = self._store.tasks.revision(run.task_number, run.revision)
+            recipe = self._store.tasks.recipe(run.recipe_number)
+            draft.sealed = bool(recipe.secret_refs)
+            resolve = self._secrets.resolver(recipe)
             launch = self._launcher.begin(
-                self._plan(draft, draft.revision), self._fact_paths(run, attempt)
+                self._plan(draft, draft.revision, recipe), self._fact_paths(run, attempt), resolve
             )
         except (EdgeError, OSError, MemoryError) as error:
             draft.done(draft, _typed(error))
@@ -130,10 +141,12 @@ class Starter:
         try:
             if not launch.take_ready():
                 return
+            if draft.sealed:
+                self._secrets.proved(None)
             if draft.wanted is not None and not draft.wanted():
                 raise Refused("withdrawn", "The trigger may not admit this run any more.")
             if attempt.log_quota_bytes:
-                log = self._logs.prepare(draft.run.id, attempt.id, attempt.log_quota_bytes)
+                log = self._prepare_log(draft)
             self._cross(draft, launch)
         except (EdgeError, OSError, MemoryError) as error:
             if log is not None:
@@ -145,11 +158,22 @@ class Starter:
             self._logs.release(log)
         draft.done(draft, None)
 
-    def _plan(self, draft: Draft, revision: Revision) -> LaunchPlan:
+    def _prepare_log(self, draft: Draft) -> Any:
+        """The open log; old ones of settled runs make room for it before it is refused."""
+        wanted = (draft.run.id, draft.attempt.id, draft.attempt.log_quota_bytes)
+        try:
+            return self._logs.prepare(*wanted)
+        except Unavailable as error:
+            needed_bytes = error.facts.get("needed_bytes")
+            if type(needed_bytes) is not int:
+                raise
+            self._coordinator.flush()  # a run whose receipt's row waits for a ride is not settled
+            if not self._make_room(needed_bytes):
+                raise
+        return self._logs.prepare(*wanted)
+
+    def _plan(self, draft: Draft, revision: Revision, recipe: Recipe) -> LaunchPlan:
         definition = revision.definition
-        recipe = self._store.tasks.recipe(draft.run.recipe_number)
-        if recipe.secret_refs:
-            raise Refused("secret_provider_unavailable", "No provider for secrets is available.")
         draft.token = ids.new_token(self._random)
         return LaunchPlan(
             run_id=draft.run.id,
@@ -158,7 +182,8 @@ class Starter:
             token=draft.token,
             started_at_ms=at_or_after(self._clock.wall_ms(), draft.attempt.created_at_ms),
             argv=definition.argv,
-            environment={each.name: each.value or "" for each in recipe.bindings},
+            environment={each.name: each.content for each in recipe.bindings if not each.is_secret},
+            secret_names=tuple(each.name for each in recipe.bindings if each.is_secret),
             cwd=definition.cwd,
             nice=definition.nice,
             log_quota_bytes=draft.attempt.log_quota_bytes,
@@ -172,6 +197,8 @@ class Starter:
     def abandon(self, draft: Draft, error: EdgeError) -> None:
         """Close the gate of a child that has done nothing, and say why."""
         self._forget(draft)
+        if draft.sealed:
+            self._secrets.proved(error.code)
         if draft.launch is not None:
             draft.launch.refuse()
         draft.done(draft, error)

@@ -1,8 +1,9 @@
 """Maintenance: one tick, one bounded page of each kind, nothing at rest.
 
 Owns the one timer of the lifecycles: journal rows waiting for a ride, receipt cleanup (ADR-0069
-section 5), runs of unknown fate, history beyond its bounds (log first, rows last). A tick that
-finds nothing writes nothing.
+section 5), runs of unknown fate, logs past their time (ADR-0024 section 5), history beyond its
+bounds (log first, rows last), definitions that nothing cites. A tick that finds nothing writes
+nothing.
 """
 
 from __future__ import annotations
@@ -43,9 +44,18 @@ if TYPE_CHECKING:
         @property
         def runs(self) -> HistoryRunsPort: ...
         def prune(self, numbers: list[int]) -> None: ...
+        def sweep(self, *, before_ms: int, limit: int, keep_audit: int) -> int: ...
+
+    class RetentionPort(Protocol):
+        """One bounded look at the logs; `failed` counts those that would not go."""
+
+        failed: int
+
+        def sweep(self) -> int: ...
 
 
 _SLACK_MS = 30_000
+_DAY_MS = 86_400_000
 
 
 class Sweep:
@@ -58,6 +68,7 @@ class Sweep:
         coordinator: Coordinator,
         recovery: Recovery,
         scanner: ScannerPort,
+        retention: RetentionPort,
         logs: LogsPort,
         loop: LoopPort,
         clock: ClockPort,
@@ -65,12 +76,16 @@ class Sweep:
         interval_ms: int,
         keep_runs: int,
         keep_ms: int,
+        keep_audit: int,
         page: int,
     ) -> None:
         self._store = store
         self._coordinator = coordinator
         self._recovery = recovery
         self._scanner = scanner
+        self._retention = retention
+        self._keep_audit = keep_audit
+        self._definitions_due_ms = 0
         self._logs = logs
         self._loop = loop
         self._clock = clock
@@ -105,7 +120,9 @@ class Sweep:
             self._coordinator.flush,
             self._clean_receipts,
             self._recovery.look_again,
+            self._retire_logs,
             self._prune,
+            self._sweep_definitions,
         ):
             try:
                 step()
@@ -115,6 +132,25 @@ class Sweep:
     def _clean_receipts(self) -> None:
         if self._scanner.scan(self._clock.wall_ms()).failed:
             self.failed = "receipts_unclean"
+
+    def _retire_logs(self) -> None:
+        self._retention.sweep()
+        if self._retention.failed:
+            self.failed = "logs_unretired"
+
+    def _sweep_definitions(self) -> None:
+        """What no task, trigger or run cites goes, once it is older than the history's window.
+
+        To find nothing costs a look at every definition, so the next look is a day later.
+        """
+        now_ms = self._clock.boot_ms()
+        if now_ms < self._definitions_due_ms or not self._trusted():
+            return
+        before_ms = self._clock.wall_ms() - self._keep_ms
+        if not self._store.sweep(
+            before_ms=before_ms, limit=self._page, keep_audit=self._keep_audit
+        ):
+            self._definitions_due_ms = now_ms + _DAY_MS
 
     def _prune(self) -> None:
         """Delete the oldest ended runs beyond the bounds; by age only with a believed clock."""

@@ -155,10 +155,17 @@ class Launcher:
         self._sync_command: str | None = None
         self._kept = () if program_fd is None else (program_fd,)
 
-    def begin(self, plan: LaunchPlan, fact_paths: tuple[str, str] | None) -> Launch:
+    def begin(
+        self,
+        plan: LaunchPlan,
+        fact_paths: tuple[str, str] | None,
+        resolve: Callable[[], dict[str, str]] = dict,
+    ) -> Launch:
         """Verify the wrapper and fork the gated child.
 
         `fact_paths` are the temporary and the target of the truncation fact, with a log only.
+        `resolve` gives the values of `plan.secret_names`, in the child, before it says `ready`; an
+        `EdgeError` of it ends the launch, and only its code comes back.
         Raises `Corrupt` (wrapper), `Unavailable` (no process, descriptor or memory to be had).
         """
         try:
@@ -176,7 +183,7 @@ class Launcher:
                     log_quota_bytes=plan.log_quota_bytes,
                     kept=self._kept,
                 ),
-                dict,
+                resolve,
             )
         except OSError as error:
             raise _unavailable("launch_unavailable", error.errno) from None
@@ -212,6 +219,7 @@ class Launcher:
             QL3_SYNC=self._sync(),
             QL3_TEMPORARY=paths.unfinished,
             QL3_TARGET=paths.target,
+            QL3_SECRETS=" ".join(plan.secret_names),
         )
         if fact_paths is not None:
             environment.update(
@@ -255,12 +263,16 @@ class Launcher:
 _PERMANENT = {
     "cwd_unavailable": "The task's working directory cannot be entered.",
     "nice_refused": "The task's priority needs a privilege that is missing.",
+    "secret_provider_unavailable": "Secrets cannot be opened here; `doctor` says why.",
+    "secret_unavailable": "A secret of the task is missing or does not open.",
+    "secret_value_invalid": "A secret of the task has a value that no variable can have.",
 }
 
 
 def _child_refusal(code: str, number: int) -> EdgeError:
     if code in _PERMANENT:
-        return Refused(code, _PERMANENT[code], errno=errno.errorcode.get(number, "EIO"))
+        facts = {"errno": errno.errorcode.get(number, "EIO")} if number else {}
+        return Refused(code, _PERMANENT[code], **facts)
     return _unavailable("launch_child_failed", number)
 
 

@@ -14,13 +14,13 @@ set -C
 # An imported name stays exported until it is unset; the values take the way round by "$@".
 set -- "${QL3_HEAD-}" "${QL3_START_MS-}" "${QL3_START_CS-}" "${QL3_TOOLS-}" "${QL3_UMASK-}" \
   "${QL3_FSIZE-}" "${QL3_CAPTURE-}" "${QL3_QUOTA-}" "${QL3_FACT-}" "${QL3_FACT_TEMPORARY-}" \
-  "${QL3_FACT_TARGET-}" "${QL3_SYNC-}" "${QL3_TEMPORARY-}" "${QL3_TARGET-}" "$@"
+  "${QL3_FACT_TARGET-}" "${QL3_SYNC-}" "${QL3_TEMPORARY-}" "${QL3_TARGET-}" "${QL3_SECRETS-}" "$@"
 unset QL3_HEAD QL3_START_MS QL3_START_CS QL3_TOOLS QL3_UMASK QL3_FSIZE QL3_CAPTURE QL3_QUOTA \
-  QL3_FACT QL3_FACT_TEMPORARY QL3_FACT_TARGET QL3_SYNC QL3_TEMPORARY QL3_TARGET
+  QL3_FACT QL3_FACT_TEMPORARY QL3_FACT_TARGET QL3_SYNC QL3_TEMPORARY QL3_TARGET QL3_SECRETS
 QL3_HEAD=$1 QL3_START_MS=$2 QL3_START_CS=$3 QL3_TOOLS=$4 QL3_UMASK=$5 QL3_FSIZE=$6 QL3_CAPTURE=$7
 QL3_QUOTA=$8 QL3_FACT=$9 QL3_FACT_TEMPORARY=${10} QL3_FACT_TARGET=${11} QL3_SYNC=${12}
-QL3_TEMPORARY=${13} QL3_TARGET=${14}
-shift 14
+QL3_TEMPORARY=${13} QL3_TARGET=${14} QL3_SECRETS=${15}
+shift 15
 
 ql3_numbers() { # without leading zeros (octal), within 64 bits
   for QL3_WORD; do
@@ -67,6 +67,15 @@ case $QL3_CAPTURE:$QL3_FACT in
   :*) ;;
   *) exit 125 ;;
 esac
+
+# A secret is the command's alone, not the wrapper's tools'. (bash keeps UID EUID BASH_*)
+case $QL3_SECRETS in *[!A-Za-z0-9_\ ]*) exit 125 ;; esac
+for QL3_WORD in $QL3_SECRETS; do
+  case $QL3_WORD in UID | EUID | BASH*) continue ;; esac
+  eval "QL3_REST=\$$QL3_WORD; unset $QL3_WORD; $QL3_WORD=\$QL3_REST"
+done
+QL3_REST=
+
 QL3_HAS_PATH=${PATH+yes} QL3_PATH=${PATH-}
 PATH=$QL3_TOOLS
 type cat find grep ln rm tr "$QL3_SYNC" >&2 || exit 125
@@ -110,6 +119,7 @@ trap : TERM INT HUP QUIT PIPE ALRM USR1 USR2
 (
   umask "$QL3_UMASK"
   if [ -n "$QL3_HAS_PATH" ]; then PATH=$QL3_PATH; else unset PATH; fi
+  [ -z "$QL3_SECRETS" ] || export $QL3_SECRETS
   unset PWD OLDPWD SHLVL _
   echo
   exec "$@" >&5 2>&5 5>&-

@@ -21,12 +21,12 @@ import _sqlite3 as sqlite3  # without `datetime`, which only zones other than UT
 import os
 
 from qinglong_edge.core import ids
-from qinglong_edge.core.errors import Corrupt, Invalid, Unavailable
+from qinglong_edge.core.errors import Corrupt, Invalid, Refused, Unavailable
 from qinglong_edge.core.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
     from typing import Any, Self
 
@@ -41,6 +41,8 @@ INSERT INTO setting (name, value) SELECT '+' || n, hex(zeroblob(2048)) FROM row
 """
 SQLITE_VERSION = sqlite3.sqlite_version
 WAL, TRUNCATE = "wal", "truncate"
+EXCLUSIVE, NORMAL = "EXCLUSIVE", "NORMAL"
+INSERTED, IDEMPOTENT = "inserted", "idempotent"  # what came of writing an immutable row
 
 
 class Layout(Record):
@@ -74,7 +76,9 @@ def stored_id(value: object) -> str:
         raise Corrupt("row_corrupt", "A stored row holds no id where one must be.") from None
 
 
-def _configure(connection: sqlite3.Connection, layout: Layout, mode: str | None) -> str:
+def _configure(
+    connection: sqlite3.Connection, layout: Layout, mode: str | None, locking: str = EXCLUSIVE
+) -> str:
     """Set the pragmas in the order that matters; returns the mode, which SQLite really took.
 
     Without a mode the file's own header decides: WAL stays WAL, anything else is TRUNCATE.
@@ -84,7 +88,7 @@ def _configure(connection: sqlite3.Connection, layout: Layout, mode: str | None)
         if option is not None and hasattr(connection, "setconfig"):
             connection.setconfig(option, name in ("ENABLE_FKEY", "DEFENSIVE"))
     connection.execute(f"PRAGMA page_size={layout.page_bytes:d}")
-    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+    connection.execute(f"PRAGMA locking_mode={locking}")
     if mode is None:
         header = str(connection.execute("PRAGMA journal_mode").fetchone()[0]).lower()
         mode = WAL if header == WAL else TRUNCATE
@@ -111,7 +115,8 @@ def _connect(path: str) -> sqlite3.Connection:
         raise database_error(error) from None
 
 
-def _remove_probe(path: str) -> None:
+def _remove(path: str) -> None:
+    """Remove a database file and what stands beside it."""
     for suffix in ("", "-wal", "-journal", "-shm"):
         try:
             os.unlink(path + suffix)
@@ -127,7 +132,7 @@ def probe(directory: str, layout: Layout) -> str:
     path = os.path.join(directory, ".probe.db")
     last: sqlite3.Error | None = None
     for mode in (WAL, TRUNCATE):
-        _remove_probe(path)
+        _remove(path)
         connection = _connect(path)
         try:
             _configure(connection, layout, mode)
@@ -140,7 +145,7 @@ def probe(directory: str, layout: Layout) -> str:
             last = error
         finally:
             connection.close()
-            _remove_probe(path)
+            _remove(path)
     if last is not None:
         raise database_error(last) from None
     raise Unavailable("database_failed", "No journal mode of SQLite works in this directory.")
@@ -171,12 +176,15 @@ class Transaction:
 class Database:
     """The connection of a state's owner; one thread, one block at a time."""
 
-    def __init__(self, path: str, layout: Layout, *, mode: str | None = None) -> None:
+    def __init__(
+        self, path: str, layout: Layout, *, mode: str | None = None, locking: str = EXCLUSIVE
+    ) -> None:
+        """Open or create the file; `locking` NORMAL lets other connections in."""
         self._layout = layout
         self.commits = 0
         self._connection: sqlite3.Connection | None = _connect(path)
         try:
-            self.mode = _configure(self._connection, layout, mode)
+            self.mode = _configure(self._connection, layout, mode, locking)
             self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         except sqlite3.Error as error:
             self.close()
@@ -209,6 +217,11 @@ class Database:
         for row in self.rows(statement, values):
             return row
         return None
+
+    def define(self, name: str, function: Callable[[bytes], str]) -> None:
+        """Let statements call `name` with one value."""
+        if self._connection is not None:
+            self._connection.create_function(name, 1, function)
 
     def write(self) -> Transaction:
         """A block of changes: all of them or none."""
@@ -248,13 +261,37 @@ class Database:
             self.rollback()
             self._connection.execute(f"PRAGMA cache_size=-{self._layout.cache_kib:d}")
 
-    def check(self) -> None:
-        """Read the whole file's structure; damage is `Corrupt`, and nothing is changed."""
-        found = self.row("PRAGMA quick_check(1)")
+    def check(self, pragma: str = "quick_check") -> None:
+        """Read the whole file's structure; damage is `Corrupt`, and nothing is changed.
+
+        With `integrity_check` its indexes too, which takes longer.
+        """
+        found = self.row(f"PRAGMA {pragma}(1)")
         if found is None or found[0] != "ok":
             raise Corrupt("database_corrupt", "The database is damaged; it was kept.")
         if self.row("PRAGMA foreign_key_check") is not None:
             raise Corrupt("database_corrupt", "Rows of the database contradict each other.")
+
+    def copy_to(self, path: str) -> None:
+        """Make the file `path` and copy the whole database as it is now; its device may lag.
+
+        Refused `file_exists` for a name that is taken; a copy that failed is removed.
+        """
+        if self._connection is None:
+            raise Unavailable("storage_closed", "The storage is closed.")
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            raise Refused("file_exists", "There is a file of that name already.") from None
+        target = _connect(path)
+        try:
+            target.execute("PRAGMA synchronous=OFF")
+            self._connection.backup(target)
+        except (sqlite3.Error, MemoryError) as error:
+            target.close()
+            _remove(path)
+            raise database_error(error) from None
+        target.close()
 
     def close(self) -> None:
         """Close for good; idempotent. Later calls raise `storage_closed`."""

@@ -252,6 +252,51 @@ class RunStore:
             for offset, event in enumerate(_events(body)):
                 yield sequence + offset, at_ms, str(actor), event
 
+    def oldest_log(self, after: AttemptKey) -> AttemptKey:
+        """The place behind `after` before which no attempt has a log without a tombstone."""
+        row = self._database.row(
+            """
+            SELECT coalesce(
+              (SELECT key - 1 FROM attempt WHERE key > ? AND log_quota_bytes > 0
+                 AND NOT EXISTS (SELECT 1 FROM log_tombstone AS gone WHERE gone.key = attempt.key)
+               ORDER BY key LIMIT 1),
+              (SELECT max(key) FROM attempt), 0)
+            """,
+            (attempt_key(after.run_number, after.attempt),),
+        )
+        key = 0 if row is None else int(row[0])
+        return AttemptKey(run_number=key >> 4, attempt=(key & 15) + 1)
+
+    def retirable(
+        self, after: AttemptKey, *, finished_before_ms: int | None, limit: int
+    ) -> list[Attempt]:
+        """Attempts whose logs may go, in key order behind `after`.
+
+        Run and attempt have ended, lost ones too; neither a receipt nor a tombstone is known. With
+        a time both ended before it, and reading stops at the first attempt that was made after it.
+        """
+        statement = f"""
+            SELECT max(run.finished_at_ms, attempt.finished_at_ms),
+                   {", ".join(f"attempt.{name}" for name in Attempt._fields)}
+            FROM attempt CROSS JOIN run ON run.number = attempt.run_number
+            WHERE key > ? AND attempt.log_quota_bytes > 0
+              AND attempt.finished_at_ms IS NOT NULL AND run.finished_at_ms IS NOT NULL
+              AND key NOT IN (SELECT key FROM receipt_journal)
+              AND NOT EXISTS (SELECT 1 FROM log_tombstone AS gone WHERE gone.key = attempt.key)
+            ORDER BY key
+        """
+        found: list[Attempt] = []
+        behind = attempt_key(after.run_number, after.attempt)
+        for finished_ms, *row in self._database.rows(statement, (behind,)):
+            attempt, before_ms = _attempt(tuple(row)), finished_before_ms
+            if len(found) == limit or (
+                before_ms is not None and attempt.created_at_ms >= before_ms
+            ):
+                break
+            if before_ms is None or finished_ms < before_ms:
+                found.append(attempt)
+        return found
+
     def prunable(self, *, keep: int, finished_before_ms: int, limit: int) -> list[int]:
         """The oldest ended Runs beyond the bounds that no journal row needs, at most `limit`.
 

@@ -14,15 +14,19 @@ import os
 
 from qinglong_edge.core.errors import Corrupt, Refused
 from qinglong_edge.storage import migrations
+from qinglong_edge.storage.audit import AuditStore
 from qinglong_edge.storage.connection import Database, Layout, probe
 from qinglong_edge.storage.journal import ReceiptJournal
 from qinglong_edge.storage.runs import RunStore
+from qinglong_edge.storage.secrets import SecretStore
 from qinglong_edge.storage.tasks import TaskStore
+from qinglong_edge.storage.tombstones import TombstoneStore
 from qinglong_edge.system.files import Files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from qinglong_edge.core.commit import AttemptKey, Commit
+    from qinglong_edge.core.tombstone import Tombstone
 
 NAME = "edge.db"
 _DAMAGED = "-damaged"
@@ -63,6 +67,9 @@ class Store:
             self.tasks = TaskStore(self.database)
             self.runs = RunStore(self.database)
             self.journal = ReceiptJournal(self.database)
+            self.secrets = SecretStore(self.database)
+            self.audit = AuditStore(self.database)
+            self.tombstones = TombstoneStore(self.database)
         except BaseException:
             self.database.close()
             raise
@@ -81,6 +88,10 @@ class Store:
             files.remove(mark)
         except OSError:
             pass  # the next start checks once more
+
+    def has_secrets(self) -> bool:
+        """Whether there is a ciphertext: no key may be made anew then."""
+        return self.database.row("SELECT 1 FROM secret_envelope") is not None
 
     def setting(self, name: str) -> str | None:
         """A stored setting, or None."""
@@ -109,6 +120,8 @@ class Store:
                 self.tasks.move_cursor(move)
             for name, value in commit.settings:
                 self.put_setting(name, value)
+            for entry in commit.audit:
+                self.audit.record(entry)
 
     def mark_quarantined(
         self, key: AttemptKey, reference: str, *, updated_at_ms: int, purge_after_ms: int
@@ -124,6 +137,23 @@ class Store:
         with self.database.write():
             for number in numbers:
                 self.runs.prune(number)
+
+    def sweep(self, *, before_ms: int, limit: int, keep_audit: int) -> int:
+        """Delete a page of each kind of definition that nothing cites, and old lines of the audit.
+
+        `before_ms` is the window within which everything stays; finding nothing writes nothing.
+        """
+        span = self.database.row("SELECT max(number) - min(number) >= ? FROM audit", (keep_audit,))
+        if not (self.tasks.orphaned(before_ms) or (span is not None and span[0])):
+            return 0
+        with self.database.write():
+            return self.tasks.sweep(before_ms, limit) + self.audit.prune(keep_audit)
+
+    def bury(self, records: list[Tombstone]) -> None:
+        """Make durable that logs are gone, once their files are."""
+        with self.database.write():
+            for record in records:
+                self.tombstones.record(record)
 
     def close(self) -> None:
         """Close for good; idempotent."""

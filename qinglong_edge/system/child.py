@@ -33,9 +33,10 @@ import os
 import resource
 import struct
 
+from qinglong_edge.core.errors import EdgeError
 from qinglong_edge.core.limits import WRAPPER_SILENCE_MS
 from qinglong_edge.core.record import Record
-from qinglong_edge.system.memory import memory_file
+from qinglong_edge.system.memory import memory_file, never_dump
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,12 +173,33 @@ class Spawner:
         if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
+    def consult(self, ask: Callable[[], bytes], kept: Iterable[int]) -> tuple[int, int]:
+        """Fork a one-shot child that answers a question; its pid, and where its answer is read.
+
+        What it imports and reads leaves this process alone. At most 256 bytes come back, none if
+        it fails. `kept` stay open in it. The caller reads to the end, closes and reaps.
+        """
+        read, write = os.pipe2(os.O_CLOEXEC)
+        everything = signal.valid_signals()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, everything)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _answer(write, ask, kept, everything)
+            return pid, read
+        except BaseException:
+            os.close(read)
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(write)
+
     def fork(self, plan: ChildPlan, resolve: Callable[[], dict[str, str]]) -> Child:
         """Fork a child that waits behind its gate.
 
         `resolve` runs in the child before it says `R`; its result joins the environment, or it
-        raises `ChildRefusal`. The plan's script is closed in any case. Raises OSError if there is
-        no process or descriptor to be had; nothing is left open then.
+        raises an `EdgeError`, of which the code alone is told. The plan's script is closed in any
+        case. Raises OSError if there is no process or descriptor to be had; nothing is left open.
         """
         opened: list[int] = [plan.script]
         pairs: list[socket.socket] = []
@@ -280,12 +302,31 @@ def _live(
             os.write(gate, b"X %d" % (error.errno or 0))
     except ChildRefusal as refusal:
         _report(gate, refusal.code, refusal.number)
+    except EdgeError as error:
+        _report(gate, error.code, 0)
     except OSError as error:
         _report(gate, "launch_child_failed", error.errno or 0)
     except BaseException:  # noqa: BLE001 - nothing may unwind out of a launch child
         _report(gate, "launch_child_failed", 0)
     finally:
         os._exit(_REFUSED)
+
+
+def _answer(
+    write: int, ask: Callable[[], bytes], kept: Iterable[int], everything: Iterable[int]
+) -> None:
+    """The whole life of a consulted child; never returns and never raises."""
+    try:
+        signal.set_wakeup_fd(-1)
+        _restore_signals(everything)
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        parked = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, _PARK_FROM)
+        _arrange({0: null, 1: null, 2: null}, {parked, *kept})
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        never_dump()
+        os.write(parked, ask()[:_MESSAGE_BYTES_MAX])
+    finally:
+        os._exit(0)
 
 
 def _report(gate: int, code: str, number: int) -> None:
@@ -324,7 +365,7 @@ def _arrange(places: dict[int, int], keep: set[int]) -> None:
 def _restrict(plan: ChildPlan) -> None:
     """Umask, core size, out-of-memory score, niceness, working directory."""
     os.umask(0o077)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    never_dump()
     _set_oom_score(plan.oom_score_adj)
     if plan.nice:
         try:

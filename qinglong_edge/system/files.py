@@ -28,6 +28,7 @@ class Space(Record):
 
     bytes: int
     inodes: int | None
+    size: int = 0  # all of it, free or not
 
 
 def storage_error(error: OSError, what: str) -> Unavailable:
@@ -41,8 +42,8 @@ def storage_error(error: OSError, what: str) -> Unavailable:
 class Files:
     """The file effects of the machine; tests replace or count its methods."""
 
-    def make_private_directory(self, path: str) -> None:
-        """Make a directory 0700 if it is missing, and check it in any case."""
+    def make_private_directory(self, path: str) -> tuple[int, int]:
+        """Make a directory 0700 if it is missing, and check it in any case; device and inode."""
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
@@ -50,17 +51,25 @@ class Files:
         else:
             os.chmod(path, 0o700)  # whatever the umask said
             self.sync_directory(os.path.dirname(path))
-        self.check_private_directory(path)
+        return self.check_private_directory(path)
 
-    def check_private_directory(self, path: str) -> None:
-        """Refuse anything but a real directory of our own uid that only we can enter."""
+    def check_private_directory(self, path: str, *, repair: bool = True) -> tuple[int, int]:
+        """Refuse anything but a real directory of our own uid that only we can enter.
+
+        Another mode than 0700 is set to it, or refused without `repair`. Device and inode.
+        """
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode):
             raise Corrupt("directory_unsafe", "A private directory is not a directory.")
         if found.st_uid != os.geteuid():
             raise Corrupt("directory_foreign", "A private directory belongs to another user.")
-        if stat.S_IMODE(found.st_mode) & 0o077:
-            os.chmod(path, 0o700)
+        identity = found.st_dev, found.st_ino
+        if found.st_mode & 0o777 != 0o700:
+            if repair:
+                os.chmod(path, 0o700)
+            if not repair or self.check_private_directory(path, repair=False) != identity:
+                raise Corrupt("directory_unsafe", "A private directory is open to others.")
+        return identity
 
     def sync_directory(self, path: str) -> None:
         """Make the names of a directory durable."""
@@ -84,19 +93,48 @@ class Files:
         finally:
             os.close(fd)
 
-    def read_range(self, path: str, offset: int, length: int) -> tuple[bytes, int] | None:
-        """Up to `length` bytes from `offset`, and the file's size; None if it is missing.
-
-        A symbolic link or another kind of file is `Corrupt`.
-        """
-        fd = self._open_regular(path)
+    def read_own(self, path: str, bytes_max: int, *, twin: str = "") -> bytes | None:
+        """As `read_private`, of a file that nobody else can reach (`open_own`), whole."""
+        fd = self.open_own(path, twin=twin)
         if fd is None:
             return None
         try:
             size = os.fstat(fd).st_size
-            return os.pread(fd, length, offset) if length else b"", size
+            data = self._read_up_to(fd, bytes_max + 1)
         finally:
             os.close(fd)
+        if len(data) != min(size, bytes_max + 1):
+            raise Corrupt("file_unsafe", "A private file changed while it was read.")
+        return data
+
+    def same_file(self, path: str, other: str) -> bool:
+        """True if both are names of one file."""
+        try:
+            return os.path.samestat(os.lstat(path), os.lstat(other))
+        except FileNotFoundError:
+            return False
+
+    def read_range(self, path: str, offset: int, length: int) -> tuple[bytes, int, int] | None:
+        """(bytes, start, size) of a file that nobody else can reach; None if it is missing.
+
+        Up to `length` bytes from `offset`, which counts from the end if it is negative. The size
+        is taken once: what is appended meanwhile stays out, a file that shrinks is `Corrupt`.
+        """
+        fd = self.open_own(path)
+        if fd is None:
+            return None
+        try:
+            size = os.fstat(fd).st_size
+            start = max(0, size + offset) if offset < 0 else min(offset, size)
+            data = b""
+            left = min(length, size - start)
+            while len(data) < left and (part := os.pread(fd, left - len(data), start + len(data))):
+                data += part
+            if len(data) < left or os.fstat(fd).st_size < size:
+                raise Corrupt("file_unsafe", "A private file changed while it was read.")
+        finally:
+            os.close(fd)
+        return data, start, size
 
     def size(self, path: str) -> int | None:
         """A file's size in bytes, or None if it is missing."""
@@ -170,19 +208,28 @@ class Files:
                 raise Corrupt("file_unsafe", "A private file is not a regular file.") from None
             raise
         try:
-            found = os.fstat(fd)
-            named = os.lstat(path)
-            if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-                raise Corrupt("file_unsafe", "A private file has another name or kind.")
-            if found.st_uid != os.geteuid():
-                raise Corrupt("file_foreign", "A private file belongs to another user.")
-            if (named.st_dev, named.st_ino) != (found.st_dev, found.st_ino):
-                raise Corrupt("file_unsafe", "A private file was replaced while it was opened.")
+            self._check_own(path, fd)
             os.fchmod(fd, 0o600)
             os.set_blocking(fd, True)
         except BaseException:
             os.close(fd)
             raise
+        return fd
+
+    def open_own(self, path: str, *, twin: str = "") -> int | None:
+        """Open for reading what nobody else can reach; None if it is missing, `Corrupt` if unsafe.
+
+        Own uid, no bit for others, one link, and the name still leads to this very file. A second
+        link may be `twin`: the temporary name that a publication leaves when it is cut short.
+        """
+        fd = self._open_regular(path)
+        if fd is not None:
+            try:
+                if self._check_own(path, fd, twin).st_mode & 0o077:
+                    raise Corrupt("file_exposed", "A private file is open to others.")
+            except BaseException:
+                os.close(fd)
+                raise
         return fd
 
     def descriptor_size(self, fd: int) -> int:
@@ -199,6 +246,7 @@ class Files:
         return Space(
             bytes=found.f_bavail * found.f_frsize,
             inodes=None if found.f_files == 0 else found.f_favail,
+            size=found.f_blocks * found.f_frsize,
         )
 
     def lock_owner(self, path: str) -> int | None:
@@ -227,6 +275,17 @@ class Files:
         except (OSError, ValueError, IndexError):
             return None
         return None
+
+    def _check_own(self, path: str, fd: int, twin: str = "") -> os.stat_result:
+        found = os.fstat(fd)
+        twins = int(bool(twin) and self.same_file(path, twin))
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 + twins:
+            raise Corrupt("file_unsafe", "A private file has another name or kind.")
+        if found.st_uid != os.geteuid():
+            raise Corrupt("file_foreign", "A private file belongs to another user.")
+        if not os.path.samestat(os.lstat(path), found):
+            raise Corrupt("file_unsafe", "A private file was replaced while it was opened.")
+        return found
 
     def _open_regular(self, path: str) -> int | None:
         try:

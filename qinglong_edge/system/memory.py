@@ -1,4 +1,4 @@
-"""Files without a name: kept in memory, gone with their last descriptor.
+"""What stays in memory: files without a name, gone with their last descriptor; processes undumped.
 
 Owns memfd. A sealed one can never be changed again, not even through the descriptor that made it.
 """
@@ -8,9 +8,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 
 _NO_MEMFD = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL)
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+def never_dump() -> None:
+    """Leave no core dump of this process; one through a pipe heeds a limit of 1 only."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    limit = 1 if hard else 0
+    resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
 
 
 def memory_file(name: str) -> int | None:

@@ -51,6 +51,15 @@ def weights(loaded: frozenset[str]) -> str:
     return ", ".join(f"{name} {size:,}" for size, name in sorted(found, reverse=True)[:8])
 
 
+def test_twenty_secrets_that_are_stored_and_used_cost_an_idle_daemon_nothing(
+    product: Product,
+) -> None:
+    """P7, ADR-0069 verification 9: the same gate, and no cipher in the resident process."""
+    with measure.folder(on_memory=True) as home:
+        found = bench_idle.footprint_with_secrets(product, home, secrets=20, runs=5)
+    assert found.rss_with_zone <= BUDGET["idle_rss_kib"], found
+
+
 def test_an_idle_daemon_holds_little_memory(product: Product, tmp_path: Path) -> None:
     """ADR-0069 verification 9: 100 tasks; private dirty, and RSS with a zone in use."""
     with measure.folder(on_memory=True) as home:

@@ -74,6 +74,7 @@ def test_one_python_is_a_must_and_others_that_are_missing_are_named(
 def test_several_pythons_end_with_the_sum_and_the_worst_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """ADR-0024 verification 12: one suite, each interpreter, none of them forgotten."""
     (tmp_path / ".cache").mkdir()
     commands = []
 

@@ -35,7 +35,7 @@ PROMISES = (
 )
 # Names that are no file of this tree: on a router, of the state, made by a command, a zone.
 ELSEWHERE = re.compile(
-    r"/.*|x\.(?:js|py)|config\.json|dist/qinglong-edge\.pyz|\.venv|Europe/Berlin"
+    r"/.*|x\.(?:js|py)|(?:config|keyring)\.json|dist/qinglong-edge\.pyz|\.venv|Europe/Berlin"
 )
 
 
@@ -136,6 +136,17 @@ def test_what_is_said_about_the_six_lines_is_true(
     assert "17 * * * *" in done.stdout
 
 
+def test_the_lines_about_secrets_run_as_they_stand(
+    newcomer: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    script = block("Secrets").replace("/tmp/qe.backup", str(tmp_path / "qe.backup"))
+    first = block("Six lines").splitlines()[:3]
+    done = sh(newcomer, "\n".join([*first, script]), tmp_path / "state")
+    assert done.returncode == 0, done.stderr
+    assert "succeeded" in done.stdout
+    assert (tmp_path / "qe.backup.keyring").stat().st_mode & 0o777 == 0o600
+
+
 def test_without_a_scheduler_a_start_is_queued(
     newcomer: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:
@@ -200,7 +211,7 @@ def test_each_promise_is_there(number: int) -> None:
 def test_the_table_of_power_cuts_is_whole() -> None:
     rows = section("After a power cut at moment X you find Y").splitlines()
     table = [row for row in rows if row.startswith("|")]
-    assert len(table) == 2 + 8
+    assert len(table) == 2 + 11
     assert {row.count("|") for row in table} == {3}
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from qinglong_edge.app import methods, rpc, state
+from qinglong_edge.app import making, methods, rpc, state
 from qinglong_edge.app.runtime import Parts, Runtime
 from qinglong_edge.core.errors import EdgeError
 from qinglong_edge.core.run import Run
@@ -167,7 +167,7 @@ class Stage:
         """Make the state directory, as `init` does."""
         parts = self.parts()
         try:
-            state.initialise(self.where, "edge", at_ms=parts.clock.wall_ms(), files=parts.files)
+            making.initialise(self.where, "edge", at_ms=parts.clock.wall_ms(), files=parts.files)
         except EdgeError as error:
             raise StoppedError(error.code) from None
 

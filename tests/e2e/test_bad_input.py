@@ -75,7 +75,9 @@ WRONG: tuple[tuple[tuple[str | bytes, ...], int, str], ...] = (
     ((*ADD, "--cwd", "here", "--", "true"), 2, "path_invalid"),
     ((*ADD, "--env", "QL3_HEAD=x", "--", "true"), 2, "binding_name_refused"),
     ((*ADD, "--env", "A=" + "x" * 65_537, "--", "true"), 2, "value_too_large"),
-    ((*ADD, "--secret", "A=token", "--", "true"), 2, "usage"),
+    ((*ADD, "--secret", "A=token", "--", "true"), 3, "secret_unknown"),
+    ((*ADD, "--secret", "A", "--", "true"), 2, "usage"),
+    ((*ADD, "--secret", "A=x", "--env", "A=y", "--", "true"), 3, "secret_unknown"),
     ((*ADD, "--shell", "x" * 65_537), 2, "command_too_large"),
     ((*ADD, "--", "true", "x" * 16_385), 2, "command_too_large"),
     ((*ADD, "--", *["x"] * 257), 2, "command_too_large"),
@@ -114,7 +116,7 @@ def test_the_same_without_a_daemon(kit: Kit) -> None:
             assert got == status, (words, document)
             assert document["error"]["code"] == code
     told = kit.run("task", "add", "new", "--secret", "A=hunter2", "--", "true")
-    assert (told.status, told.out) == (2, "")
+    assert (told.status, told.out) == (3, "")
     assert "hunter2" not in told.err
     assert told.err.count("\n") == 1
 

@@ -217,10 +217,10 @@ class Failing(Files):
         if self.number is not None:
             raise OSError(self.number, os.strerror(self.number))
 
-    def make_private_directory(self, path: str) -> None:
+    def make_private_directory(self, path: str) -> tuple[int, int]:
         if not os.path.isdir(path):
             self._refuse()
-        super().make_private_directory(path)
+        return super().make_private_directory(path)
 
     def publish(self, temporary: str, target: str, data: bytes) -> bool:
         self._refuse()

@@ -98,11 +98,11 @@ def code(answer: Any) -> tuple[str, int]:
 def test_a_wrong_request_gets_its_code_and_changes_nothing(
     bad: Kit, line: bytes, said: str
 ) -> None:
-    before = bad.dump()
+    before = bad.rows()
     found, status = code(bad.send(line + b"\n"))
     assert found == said
     assert status in (2, 3)
-    assert bad.dump() == before
+    assert bad.rows() == before
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from qinglong_edge.core.errors import Unavailable
+from qinglong_edge.core.errors import EdgeError, Unavailable
 from qinglong_edge.core.evidence import ALIVE, GONE, UNKNOWN, Exit, Target, Verdict
 from qinglong_edge.core.limits import WAKE_CAP_MS
 from qinglong_edge.core.plan import LaunchPlan
 from qinglong_edge.core.receipt import Receipt, ReceiptInvalid
+from qinglong_edge.core.recipe import Recipe
 from qinglong_edge.core.record import Record
 
 START_MS = 1_789_999_980_000  # 2026-09-21T14:13:00Z
@@ -374,3 +375,28 @@ class Logs:
     def remove(self, run_id: str, attempt_id: str) -> bool:
         self._effect("log removed")
         return self._machine.logs.pop((run_id, attempt_id), None) is not None
+
+
+class Secrets:
+    """Sealed values; `refusal` is what a recipe with secrets meets."""
+
+    def __init__(self) -> None:
+        self.refusal: EdgeError | None = None
+        self.told: list[str | None] = []
+
+    def resolver(self, recipe: Recipe) -> Callable[[], dict[str, str]]:
+        if self.refusal is not None and recipe.secret_refs:
+            raise self.refusal
+        return dict
+
+    def proved(self, code: str | None) -> None:
+        self.told.append(code)
+
+
+class Idle:
+    """A retention that finds nothing."""
+
+    failed = 0
+
+    def sweep(self) -> int:
+        return 0

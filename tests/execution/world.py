@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,13 @@ from qinglong_edge.storage.connection import Layout
 from qinglong_edge.system.zonefile import read_tzif
 from tests.execution.machine import (
     START_MS,
+    Idle,
     Logs,
     Loop,
     Machine,
     Process,
     Receipts,
+    Secrets,
     channel_fd,
     gate_fd,
 )
@@ -141,7 +144,12 @@ class Launcher:
         self.ready = True
         self.launches: list[Launch] = []
 
-    def begin(self, plan: LaunchPlan, fact_paths: tuple[str, str] | None) -> Launch:
+    def begin(
+        self,
+        plan: LaunchPlan,
+        fact_paths: tuple[str, str] | None,
+        resolve: Callable[[], dict[str, str]],
+    ) -> Launch:
         if self.refusal is not None:
             raise self.refusal
         self._world.effect("fork")
@@ -214,6 +222,8 @@ class World:
         self.receipts = Receipts(self.machine, self.effect)
         self.logs = Logs(self.machine, self.effect)
         self.launcher = Launcher(self)
+        self.secrets = Secrets()
+        self.retention = Idle()
         source = IdSource(self.clock.wall_ms, self.random)
         newest = self.store.runs.newest_id()
         if newest is not None:
@@ -233,6 +243,8 @@ class World:
             **common,
             launcher=self.launcher,
             logs=self.logs,
+            secrets=self.secrets,
+            make_room=lambda _bytes: False,
             coordinator=self.coordinator,
             random=self.random,
         )
@@ -280,6 +292,7 @@ class World:
         files: Any = self.receipts
         self.sweep = Sweep(
             store=self.store,
+            retention=self.retention,
             coordinator=self.coordinator,
             recovery=self.recovery,
             scanner=CleanupScanner(
@@ -292,6 +305,7 @@ class World:
             interval_ms=300_000,
             keep_runs=2_000,
             keep_ms=2_592_000_000,
+            keep_audit=2_000,
             page=8,
         )
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from qinglong_edge.core.commit import AttemptKey, Commit
 from qinglong_edge.core.recipe import Recipe, from_bindings, public
 from qinglong_edge.core.run import (
@@ -23,7 +25,7 @@ from qinglong_edge.core.run import (
     Story,
 )
 from qinglong_edge.core.task import Definition, Task, Trigger
-from qinglong_edge.storage import store
+from qinglong_edge.storage import migrations, schema, store
 from qinglong_edge.storage.connection import Layout
 from qinglong_edge.storage.store import Store
 
@@ -167,3 +169,11 @@ def fields(status: str) -> dict[str, int | None]:
         "finished_at_ms": 20 if status in ENDED else None,
         "retry_at_ms": 30 if status == "retry_wait" else None,
     }
+
+
+def program_knows(patch: pytest.MonkeyPatch, *scripts: tuple[int, str, str]) -> None:
+    """Let the program know these migrations and no others."""
+    sums = {number: migrations.checksum(script) for number, _name, script in scripts}
+    patch.setattr(schema, "MIGRATIONS", scripts)
+    patch.setattr(migrations, "CHECKSUMS", sums)
+    patch.setattr(migrations, "NEWEST", max(sums))

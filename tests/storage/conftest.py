@@ -13,6 +13,11 @@ import pytest
 from qinglong_edge.storage.store import Store
 from tests.storage.building import state
 
+pytest.register_assert_rewrite(
+    *(f"tests.storage.contract_{kind}" for kind in ("recipe", "revision", "secret")),
+    "tests.storage.subject",
+)
+
 _MEMORY = "/dev/shm"
 
 

@@ -11,10 +11,19 @@ from pathlib import Path
 import pytest
 
 from qinglong_edge.core.errors import Corrupt, EdgeError, Refused
-from qinglong_edge.storage import migrations, store
+from qinglong_edge.storage import migrations, schema, store
 from qinglong_edge.storage.connection import TRUNCATE, Database
 from qinglong_edge.storage.store import Store
-from tests.storage.building import LAYOUT, add_task, ended, opened, put, running, state
+from tests.storage.building import (
+    LAYOUT,
+    add_task,
+    ended,
+    opened,
+    program_knows,
+    put,
+    running,
+    state,
+)
 
 EXIT_CORRUPT = 5
 
@@ -72,9 +81,9 @@ def test_the_schema_records_itself_with_its_checksum(store: Store) -> None:
         store.database.rows("SELECT number, name, sha256, applied_at_ms FROM migration")
     )
     assert recorded == [
-        (number, name, migrations.checksum(script), 1)
-        for number, name, script in migrations.MIGRATIONS
+        (number, name, migrations.checksum(script), 1) for number, name, script in schema.MIGRATIONS
     ]
+    assert {number: sha256 for number, _, sha256, _ in recorded} == migrations.CHECKSUMS
     assert migrations.migrate(store.database, 2) == 0
 
 
@@ -219,16 +228,15 @@ def test_making_a_state_again_goes_on_where_it_was_cut(folder: Path) -> None:
 def test_a_migration_is_applied_with_its_record_or_not_at_all(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = (2, "later", "CREATE TABLE later (x INTEGER) STRICT;\nCREATE INDEX i ON later (x);\n")
-    bad = (3, "broken", "CREATE TABLE more (x INTEGER) STRICT;\nCREATE TABLE later (x);\n")
-    old = migrations.MIGRATIONS
-    monkeypatch.setattr(migrations, "NEWEST", 3)
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*old, good, bad))
+    good = (3, "later", "CREATE TABLE later (x INTEGER) STRICT;\nCREATE INDEX i ON later (x);\n")
+    bad = (4, "broken", "CREATE TABLE more (x INTEGER) STRICT;\nCREATE TABLE later (x);\n")
+    old = schema.MIGRATIONS
+    program_knows(monkeypatch, *old, good, bad)
     with pytest.raises(EdgeError):
         opened(made)
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*old, good))
+    program_knows(monkeypatch, *old, good)
     with opened_at(made) as again:
-        assert sorted(migrations.applied(again.database)) == [1, 2]
+        assert sorted(migrations.applied(again.database)) == [1, 2, 3]
         assert again.database.row("SELECT count(*) FROM later") == (0,)
         assert again.database.row("SELECT 1 FROM sqlite_schema WHERE name = 'more'") is None
         assert again.runs.get(1) is not None

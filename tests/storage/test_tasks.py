@@ -7,8 +7,8 @@ import pytest
 from qinglong_edge.core.commit import Commit, CursorMove
 from qinglong_edge.core.errors import Corrupt, Refused
 from qinglong_edge.core.task import Trigger
+from qinglong_edge.storage.connection import IDEMPOTENT, INSERTED
 from qinglong_edge.storage.store import Store
-from qinglong_edge.storage.tasks import IDEMPOTENT, INSERTED
 from tests.storage.building import (
     DEFINITION,
     add_task,

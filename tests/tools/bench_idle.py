@@ -51,6 +51,29 @@ def footprint(product: Product, home: str, *, rounds: int) -> Footprint:
     return Footprint(measure.median(dirty), min(rss))
 
 
+def footprint_with_secrets(product: Product, home: str, *, secrets: int, runs: int) -> Footprint:
+    """The same of a daemon that keeps secrets and has launched a task with all of them."""
+    state, values = os.path.join(home, "state"), os.path.join(home, "values.env")
+    product.populated(state, TASKS)
+    with open(values, "w", encoding="utf-8") as opened:
+        opened.writelines(f"SECRET_{number}=value {number}\n" for number in range(secrets))
+    product.command_with(state, "secret", "set", "--env-file", values)
+    bound = [f"--secret=S{number}=SECRET_{number}" for number in range(secrets)]
+    zoned = ["--cron", "0 5 * * *", "--zone", ZONE]
+    product.command_with(state, "task", "add", "sealed", *bound, *zoned, "--shell", "true")
+    with measure.bare_interpreter(product.python) as (pid, _start):
+        bare = measure.memory(pid)
+    with product.daemon(state) as daemon:
+        for _ in range(runs):
+            ended = daemon.run("sealed")
+            if ended["status"] != "succeeded":
+                raise RuntimeError(f"a run with secrets ended {ended['status']}")
+        daemon.hang_up()
+        measure.rest(daemon.pid)
+        found = measure.memory(daemon.pid)
+    return Footprint(found.private_dirty - bare.private_dirty, found.rss - bare.rss)
+
+
 def start_ratio(product: Product, home: str, *, rounds: int) -> float:
     """CPU from the start to `ready` over a bare interpreter's to its first line; state on tmpfs."""
     state = os.path.join(home, "state")

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 PACKAGE = "qinglong_edge"
 ARTIFACT = os.path.join("dist", "qinglong-edge.pyz")
 SHEBANG = b"#!/usr/bin/python3 -IS\n"
-ELSEWHERE = frozenset({"worker"})  # rooms of the worker's own artifact
+# The worker's own artifact: its room, and what only it uses of the others.
+ELSEWHERE = frozenset(f"qinglong_edge/artifact/{name}.py" for name in ("worker", "writer"))
 DATA = frozenset({"qinglong_edge/process/wrapper.sh"})
 KIT = "qinglong_edge/kit/"  # files that only one-shot commands read, so the daemon never holds them
 FIRST = "__main__.py"  # the package's, at the root of the zipapp
@@ -116,16 +117,15 @@ def _package(root: str) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     top = os.path.join(root, PACKAGE)
     for folder, folders, files in os.walk(top):
-        away = ELSEWHERE if folder == top else frozenset()
         folders[:] = [
             name
             for name in folders
-            if name != "__pycache__" and name not in away and not name.startswith(".")
+            if name not in ("__pycache__", "worker") and not name.startswith(".")
         ]
         for file in files:
             path = os.path.join(folder, file)
             name = os.path.relpath(path, root).replace(os.sep, "/")
-            if file.startswith(".") or file.endswith(".pyc"):
+            if file.startswith(".") or file.endswith(".pyc") or name in ELSEWHERE:
                 continue
             if not (file.endswith(".py") or name in DATA or name.startswith(KIT)):
                 raise BuildError(f"{name} is neither a module nor a known data file.")

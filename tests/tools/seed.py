@@ -26,8 +26,6 @@ REQUIRED: dict[tuple[str, int], str] = {
     ("ADR-0069", 7): "Cleanup takes exact terminal candidates only; its lifecycle never overlaps.",
     ("ADR-0069", 8): "On a real store a start removes one exact terminal receipt and its row.",
     ("ADR-0069", 9): "The artifact holds its gates for bytes, files, modules and resident memory.",
-}
-LATER: dict[tuple[str, int], str] = {
     ("ADR-0024", 1): "Recipe order, content address and digest are fixed by vectors.",
     ("ADR-0024", 2): "Of concurrent equal recipes exactly one is inserted, the rest idempotent.",
     ("ADR-0024", 3): "A recipe in wrong order, form or digest is refused.",
@@ -46,6 +44,8 @@ LATER: dict[tuple[str, int], str] = {
     ("ADR-0024", 10): "A manual run without a log behaves as before.",
     ("ADR-0024", 11): "A cluster's storage is refused and cannot be reached at start.",
     ("ADR-0024", 12): "The whole suite passes on every supported interpreter.",
+}
+LATER: dict[tuple[str, int], str] = {
     (
         "ADR-0115",
         1,
@@ -72,7 +72,7 @@ def cited(tests: str) -> dict[tuple[str, int], list[str]]:
     for folder, folders, files in os.walk(tests):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for file in sorted(files):
-            if file.startswith("test_") and file.endswith(".py"):
+            if file.startswith(("test_", "contract_")) and file.endswith(".py"):
                 path = os.path.join(folder, file)
                 for test, line in _citations(path):
                     found.setdefault(line, []).append(f"{os.path.relpath(path, tests)}::{test}")

@@ -50,7 +50,7 @@ STDLIB: dict[str, frozenset[str]] = {
     ),
     "storage": frozenset({"_sqlite3", "errno", "json", "os", "re"}),
     "process": frozenset({"_signal", "errno", "json", "os", "re", "signal", "stat", "struct"}),
-    "artifact": frozenset({"errno", "os", "stat"}),
+    "artifact": frozenset({"_thread", "errno", "os", "re", "stat"}),  # one writer, many callers
     "secret": frozenset({"binascii", "errno", "json", "os", "stat"}),
     "execution": frozenset({"heapq"}),
     "worker": frozenset({"heapq", "json"}),
@@ -68,13 +68,15 @@ STDLIB: dict[str, frozenset[str]] = {
 # room or module -> what a function may import late -> why the daemon does not pay for it
 LATE: dict[str, dict[str, str]] = {
     "core.zone": dict.fromkeys(("datetime", "io", "zoneinfo"), "only zones other than UTC"),
-    "system": {"cryptography": "only the launch child and one-shot commands open secrets"},
+    "system": dict.fromkeys(
+        ("cryptography", "site"), "only the launch child and one-shot commands open secrets"
+    ),
     "app": {"tomllib": "only a checkout reads TOML; the zipapp carries JSON"},
     "app.installed": dict.fromkeys(
         ("_bz2", "_frozen_importlib_external", "_imp", "marshal", "struct", "zipimport"),
         "only `install`, a one-shot command",
     ),
-    "cli": {"datetime": "only one-shot commands"},
+    "cli": dict.fromkeys(("datetime", "termios"), "only one-shot commands"),
 }
 # the one module that may import it -> at any depth
 ONE_PLACE = {

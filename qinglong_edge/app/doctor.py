@@ -1,0 +1,210 @@
+"""What is wrong with this box, in words, and what to do about it.
+
+Owns the checks behind `doctor`. It works without a daemon and without a state directory, and it
+changes nothing but a probe file of its own in a state directory that is there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+
+from qinglong_edge.app import making, preview, profiles, state
+from qinglong_edge.app.client import Client
+from qinglong_edge.core.errors import EdgeError, Unavailable
+from qinglong_edge.core.limits import CLOCK_FLOOR_MS, LOG_QUOTA_BYTES_MIN
+from qinglong_edge.system import aead, zonefile
+from qinglong_edge.system.files import Files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from qinglong_edge.app.state import Config, Place
+    from qinglong_edge.core.profile import Profile
+
+    Check = dict[str, str | None]
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+_NEWEST = (3, 14)
+_NO_LINKS = frozenset({"vfat", "exfat", "msdos", "fuseblk", "ntfs3", "ntfs"})
+_KIB = 1024
+_ROOM_MIN = 1_048_576
+_INODES_MIN = 64
+_KEYRING = {
+    "keyring_missing": "Restore it with its backup; no new key opens what an old one sealed.",
+    "keyring_unsafe": "Make it a regular file of the daemon's user: chmod 600 {0}",
+    "keyring_corrupt": "Restore it from its backup.",
+}
+
+
+def examine(where: Place, *, environment_tz: str | None) -> list[Check]:
+    """Every check in a fixed order: {check, status, message, fix}."""
+    files = Files()
+    told = _ask(where)
+    checks = [_python(), _cryptography(told)]
+    config: Config | None = None
+    try:
+        config = state.read_config(where, files)
+        checks.append(_said("state", OK, where.state))
+    except EdgeError as error:
+        fix = {
+            "state_missing": "qinglong-edge init (after its disk is mounted)",
+            "state_forbidden": "Run this as the user of the daemon.",
+        }.get(error.code)
+        checks.append(_said("state", FAIL, error.message, fix))
+    checks.append(_filesystem(where.state, files, made=config is not None))
+    if config is not None:
+        profile = profiles.load(config.profile).replace(**config.limits)
+        logs = config.logs or os.path.join(where.state, "logs")
+        places = {"space": where.state} | ({"log space": logs} if config.logs else {})
+        checks += [_space(check, path, profile, files) for check, path in places.items()]
+        checks += [_database(told), _keyring(where, files, told)]
+    return [*checks, _runtime(where), _clock(told), _zone(environment_tz)]
+
+
+def _said(check: str, status: str, message: str, fix: str | None = None) -> Check:
+    return {"check": check, "status": status, "message": message, "fix": fix}
+
+
+def _ask(where: Place) -> dict[str, Any]:
+    """What the owner of the state says; an `error` where nobody can."""
+    try:
+        with Client(where) as client:
+            told: dict[str, Any] = client.call("status", {})
+            told["usage"] = client.call("keyring.usage", {})["usage"]
+            return told
+    except EdgeError as error:
+        return {"error": error}
+
+
+def _install(openwrt: str, debian: str) -> str:
+    if os.path.exists("/etc/openwrt_release"):
+        return f"{'apk add' if os.path.exists('/usr/bin/apk') else 'opkg install'} {openwrt}"
+    return f"apt-get install {debian} (OpenWrt: {openwrt})"
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] > _NEWEST:
+        return _said("python", WARN, f"Python {version} is newer than what was tested.")
+    return _said("python", OK, f"Python {version}")
+
+
+def _cryptography(told: dict[str, Any]) -> Check:
+    if aead.available():
+        return _said("cryptography", OK, "Secrets can be sealed and opened.")
+    return _said(
+        "cryptography",
+        FAIL if told.get("usage") else WARN,
+        "The Python package cryptography is missing: tasks with a secret do not start.",
+        _install("python3-cryptography", "python3-cryptography"),
+    )
+
+
+def _filesystem(path: str, files: Files, *, made: bool) -> Check:
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    try:
+        kind = files.filesystem(path)
+        if kind in state.VOLATILE:
+            message = f"The place is in memory ({kind}) and does not survive a reboot."
+            return _said("file system", WARN, message, "Put the state on flash or a disk.")
+        if kind in _NO_LINKS:
+            message = f"The file system ({kind}) has no hard links."
+            return _said("file system", FAIL, message, "Format the disk as ext4 or f2fs.")
+        if made:
+            making.check_filesystem(path, files)
+        elif kind in making.SHARED:
+            message = "A shared file system cannot hold the state."
+            return _said("file system", FAIL, message, "Use a disk of this machine.")
+    except EdgeError as error:
+        return _said("file system", FAIL, error.message, "Use ext4, f2fs, ubifs or jffs2.")
+    except OSError as error:
+        message = state.place_error(error).message
+        return _said("file system", FAIL, message, "Look for errors of the disk: dmesg, mount")
+    return _said("file system", OK, f"{kind or 'unknown'} at {path}")
+
+
+def _space(check: str, path: str, profile: Profile, files: Files) -> Check:
+    try:
+        room = files.space(path)
+    except OSError as error:
+        return _said(check, FAIL, state.place_error(error).message)
+    needed = profile.reserve_bytes + profile.log_quota_bytes
+    message = f"{room.bytes // _KIB} KiB are free"
+    if room.inodes is not None and room.inodes < _INODES_MIN:
+        return _said(check, FAIL, f"Only {room.inodes} inodes are free.", "Remove files.")
+    if room.bytes >= needed:
+        return _said(check, OK, f"{message}.")
+    message += f"; a run with a log needs {needed // _KIB} KiB (reserve and quota)."
+    if room.bytes < _ROOM_MIN:
+        return _said(check, FAIL, message, "Free some space, or use another disk.")
+    reserve = room.bytes // 2 // _KIB * _KIB
+    quota = max(LOG_QUOTA_BYTES_MIN, min(profile.log_quota_bytes, reserve // 4 // _KIB * _KIB))
+    fits = f'"limits": {{"reserve_bytes": {reserve}, "log_quota_bytes": {quota}}}'
+    return _said(check, WARN, message, f"What fits here, in config.json: {fits}")
+
+
+def _database(told: dict[str, Any]) -> Check:
+    error = told.get("error")
+    if error is not None:
+        status = WARN if isinstance(error, Unavailable) else FAIL
+        return _said("database", status, f"{error.code}: {error.message}")
+    degraded = ", ".join(told["degraded"])
+    owner = "The daemon runs" if told["pid"] else "No daemon runs"
+    if degraded:
+        return _said("database", WARN, f"{owner}; degraded: {degraded}.")
+    return _said("database", OK, f"{owner}; the database answers.")
+
+
+def _keyring(where: Place, files: Files, told: dict[str, Any]) -> Check:
+    from qinglong_edge.secret import keyring
+
+    try:
+        found = keyring.read(where.keyring, files)
+    except EdgeError as error:
+        reason = str(error.facts.get("reason") or error.code)
+        if reason == "keyring_missing" and not told.get("usage"):
+            return _said("keyring", OK, "There are no secrets yet.")
+        fix = _KEYRING.get(reason, "").format(where.keyring) or None
+        message = f"{reason}: tasks with a secret do not start."
+        return _said("keyring", FAIL, message, fix)
+    lost = set(told.get("usage", ())) - set(found.ids)
+    if lost:
+        message = f"Rows are sealed under keys that the keyring lacks: {', '.join(sorted(lost))}"
+        fix = "Restore the keyring, or drop what another key opens too: keyring retire KEY"
+        return _said("keyring", WARN, message, fix)
+    return _said("keyring", OK, f"Keys: {len(found.ids)}; only this user can read them.")
+
+
+def _runtime(where: Place) -> Check:
+    try:
+        found = os.lstat(where.runtime)
+    except FileNotFoundError:
+        return _said("runtime", OK, f"{where.runtime} will be made at the start.")
+    except OSError as error:
+        return _said("runtime", FAIL, state.place_error(error).message)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        fix = "Name another one with --runtime."
+        return _said("runtime", FAIL, "The runtime path is no directory of this user.", fix)
+    return _said("runtime", OK, where.runtime)
+
+
+def _clock(told: dict[str, Any]) -> Check:
+    now_ms = time.time_ns() // 1_000_000
+    reason = told["clock"]["reason"] if told.get("pid") else None
+    if now_ms >= CLOCK_FLOOR_MS and reason is None:
+        return _said("clock", OK, "The wall clock is set.")
+    message = f"The wall clock is not trusted: {reason or 'it is before 2026'}."
+    return _said("clock", WARN, message, "Let NTP set it, or set it and say: clock trust")
+
+
+def _zone(environment_tz: str | None) -> Check:
+    name = preview.machine_zone(environment_tz)
+    if any(map(os.path.isdir, zonefile.DEFAULT_ROOTS)):
+        return _said("zone", OK, name)
+    message = f"{name}; without zone data only rules like CST-8 are known, no names of cities."
+    return _said("zone", WARN, message, _install("zoneinfo-core zoneinfo-asia", "tzdata"))

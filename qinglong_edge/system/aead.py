@@ -1,0 +1,83 @@
+"""AES-256-GCM, by way of the package `cryptography`.
+
+Owns the only import of that package, late: it maps megabytes, so the launching child of a task with
+secrets and the one-shot commands pay for it, never the daemon. Where it is missing everything else
+works, and what needs a secret fails closed. Nothing here outlives the call.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from qinglong_edge.core.errors import Unavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+_TAG_BYTES = 16
+
+
+def require() -> None:
+    """Refuse a machine without the cipher: Unavailable `secret_provider_unavailable`."""
+    _aesgcm()
+
+
+def available() -> bool:
+    """Whether secrets can be sealed and opened here."""
+    try:
+        require()
+    except Unavailable:
+        return False
+    return True
+
+
+def seal(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> tuple[bytes, bytes]:
+    """Ciphertext and tag under a key of 32 bytes and a nonce of 12 that is never used again.
+
+    Unavailable: `secret_provider_unavailable`.
+    """
+    sealed = _aesgcm()(key).encrypt(nonce, plaintext, aad)
+    return sealed[:-_TAG_BYTES], sealed[-_TAG_BYTES:]
+
+
+def unseal(key: bytes, nonce: bytes, aad: bytes, ciphertext: bytes, tag: bytes) -> bytes:
+    """The plaintext, if every byte is what was sealed under this key with this `aad`.
+
+    Unavailable: `secret_unavailable` (anything differs), `secret_provider_unavailable`.
+    """
+    cipher = _aesgcm()(key)
+    from cryptography.exceptions import InvalidTag
+
+    try:
+        return cipher.decrypt(nonce, ciphertext + tag, aad)
+    except InvalidTag:
+        raise Unavailable(
+            "secret_unavailable", "A secret is not available.", reason="not_authentic"
+        ) from None
+
+
+def _aesgcm() -> type[AESGCM]:
+    if sys.flags.no_site:
+        _reach_packages()
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError:
+        raise Unavailable(
+            "secret_provider_unavailable",
+            "Secrets need the Python package cryptography.",
+            reason="cryptography_missing",
+        ) from None
+    return AESGCM
+
+
+def _reach_packages() -> None:
+    """Put the machine's packages last on the path: the program runs without them (``-S``)."""
+    import site
+
+    home = os.path.dirname(os.path.dirname(sys.executable or ""))
+    virtual = bool(home) and os.path.exists(os.path.join(home, "pyvenv.cfg"))
+    for folder in site.getsitepackages([home] if virtual else None):
+        if folder not in sys.path and os.path.isdir(folder):
+            sys.path.append(folder)

@@ -1,0 +1,227 @@
+"""`doctor` says what is wrong with a place, and what to do; it needs neither state nor daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qinglong_edge.app import doctor, state
+from qinglong_edge.system import aead, zonefile
+from qinglong_edge.system.files import Files, Space
+from tests.disks import small_disk
+from tests.e2e.kit import Kit
+
+ALL = ["python", "cryptography", "state", "file system", "space", "database", "keyring"]
+ALL += ["runtime", "clock", "zone"]
+
+
+def told(kit: Kit, check: str, *arguments: str) -> Any:
+    """One check of the command."""
+    _status, document = kit(*arguments, "doctor")
+    (found,) = [each for each in document["checks"] if each["check"] == check]
+    return found
+
+
+def seen(kit: Kit, check: str) -> Any:
+    """One check, looked at from within the test."""
+    where = state.place(str(kit.state), None)
+    checks = doctor.examine(where, environment_tz=None)
+    (found,) = [each for each in checks if each["check"] == check]
+    return found
+
+
+def test_a_good_place_passes_every_check_with_and_without_a_daemon(kit: Kit) -> None:
+    with kit.unchanged():
+        status, document = kit("doctor")
+    assert status == 0
+    assert [each["check"] for each in document["checks"]] == ALL
+    for each in document["checks"]:
+        assert set(each) == {"check", "status", "message", "fix"}
+        assert each["status"] == "ok", each
+    with kit.daemon():
+        assert "The daemon runs" in told(kit, "database")["message"]
+        text = kit.run("doctor")
+    assert text.status == 0
+    assert text.out.count("\n") == len(ALL) + 1
+
+
+def test_without_a_state_it_says_so_and_makes_none(bare: Kit) -> None:
+    status, document = bare("doctor")
+    assert status == 1
+    checks = {each["check"]: each for each in document["checks"]}
+    assert checks["state"]["status"] == "fail"
+    assert "init" in checks["state"]["fix"]
+    assert list(checks) == [each for each in ALL if each not in ("space", "database", "keyring")]
+    assert not bare.state.exists()
+    assert "state: qinglong-edge init" in bare.run("doctor").out
+
+
+def test_a_place_that_is_no_directory_or_of_others_is_named(bare: Kit) -> None:
+    bare.state.write_text("")
+    assert told(bare, "state")["status"] == "fail"
+    bare.state.unlink()
+    bare.ok("init")
+    (bare.state / "config.json").write_text("{}")
+    assert told(bare, "state")["message"].startswith("config.json is damaged")
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "said"),
+    [
+        ("tmpfs", "warn", "does not survive a reboot"),
+        ("vfat", "fail", "no hard links"),
+        ("exfat", "fail", "no hard links"),
+        ("nfs4", "fail", "shared"),
+        ("ubifs", "ok", "ubifs"),
+    ],
+)
+@pytest.mark.parametrize("made", [True, False])
+def test_a_file_system_that_cannot_hold_a_state_is_named(
+    bare: Kit, monkeypatch: pytest.MonkeyPatch, kind: str, status: str, said: str, made: bool
+) -> None:
+    if made:
+        bare.ok("init")
+    monkeypatch.setattr(Files, "filesystem", lambda *_: kind)
+    found = seen(bare, "file system")
+    assert (found["status"], said in found["message"]) == (status, True), found
+    assert (found["fix"] is None) == (status == "ok")
+
+
+def test_a_file_system_whose_links_fail_is_found_by_trying(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_arguments: object, **_options: object) -> None:
+        raise PermissionError(1, "no links")
+
+    monkeypatch.setattr(os, "link", refused)
+    assert seen(kit, "file system")["status"] == "fail"
+    assert sorted(os.listdir(kit.state)) == [
+        *("config.json", "edge.db", "logs", "owner.lock", "receipts")
+    ]
+
+
+def test_a_read_only_place_is_named(bare: Kit) -> None:
+    with small_disk(bare.file("disk"), "size=4m") as disk:
+        kit = Kit(disk)
+        kit.ok("init")
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        bare.state = kit.state
+        found = {each["check"]: each["status"] for each in bare("doctor")[1]["checks"]}
+        assert found["state"] == "ok"
+        assert "fail" in (found["file system"], found["database"]) or found["database"] == "warn"
+
+
+def test_a_small_place_gets_the_settings_that_fit(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Files, "space", lambda *_: Space(bytes=8_000_000, inodes=None))
+    found = seen(kit, "space")
+    assert found["status"] == "warn"
+    limits = json.loads("{" + found["fix"].partition(": ")[2] + "}")
+    config = json.loads((kit.state / "config.json").read_bytes()) | limits
+    (kit.state / "config.json").write_text(json.dumps(config))
+    assert seen(kit, "space")["status"] == "ok"
+    assert kit.ok("status")["profile"] == "edge"
+    monkeypatch.setattr(Files, "space", lambda *_: Space(bytes=500_000, inodes=None))
+    assert seen(kit, "space")["status"] == "fail"
+    monkeypatch.setattr(Files, "space", lambda *_: Space(bytes=1 << 40, inodes=3))
+    assert seen(kit, "space")["status"] == "fail"
+
+
+def test_the_place_of_the_logs_is_looked_at_too(kit: Kit) -> None:
+    logs = kit.file("elsewhere")
+    config = json.loads((kit.state / "config.json").read_bytes()) | {"logs": str(logs)}
+    (kit.state / "config.json").write_text(json.dumps(config))
+    assert told(kit, "log space")["status"] == "fail"
+    logs.mkdir()
+    assert told(kit, "log space")["status"] == "ok"
+
+
+def test_a_keyring_that_is_lost_open_or_damaged_is_named(kit: Kit) -> None:
+    kit.ok("secret", "set", "S", stdin=b"x")
+    assert told(kit, "keyring")["status"] == "ok"
+    file = kit.state / "keyring.json"
+    kept = file.read_bytes()
+    file.chmod(0o644)
+    found = told(kit, "keyring")
+    assert (found["status"], found["message"][:14]) == ("fail", "keyring_unsafe")
+    assert found["fix"].endswith(f"chmod 600 {file}")
+    file.chmod(0o600)
+    file.write_bytes(b"{}")
+    assert told(kit, "keyring")["message"].startswith("keyring_corrupt")
+    file.unlink()
+    assert told(kit, "keyring")["message"].startswith("keyring_missing")
+    with kit.daemon():
+        assert told(kit, "keyring")["status"] == "fail"
+    kit.ok("secret", "remove", "S")
+    assert told(kit, "keyring")["status"] == "ok"
+    file.write_bytes(kept)
+    file.chmod(0o600)
+    kit.ok("secret", "set", "S", stdin=b"x")
+    file.unlink()
+    shutil.copy(_other_keyring(kit), file)
+    assert told(kit, "keyring")["status"] == "warn"
+
+
+def _other_keyring(kit: Kit) -> Path:
+    other = Kit(kit.file("other"))
+    other.place.mkdir()
+    other.ok("init")
+    other.ok("keyring", "init")
+    return other.state / "keyring.json"
+
+
+def test_missing_cryptography_is_named_with_its_package(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit.ok("secret", "set", "S", stdin=b"x")
+    monkeypatch.setattr(aead, "available", lambda: False)
+    found = seen(kit, "cryptography")
+    assert found["status"] == "fail"
+    assert "python3-cryptography" in found["fix"]
+    real = os.path.exists
+    monkeypatch.setattr(
+        os.path, "exists", lambda path: path == "/etc/openwrt_release" or real(path)
+    )
+    assert "python3-cryptography" in seen(kit, "cryptography")["fix"]
+    kit.ok("secret", "remove", "S")
+    assert seen(kit, "cryptography")["status"] == "warn"
+
+
+def test_an_interpreter_without_sqlite_is_told_what_to_install(kit: Kit) -> None:
+    code = (
+        "import sys; sys.modules['_sqlite3'] = None; sys.argv = ['x', '--json', 'doctor']; "
+        "from qinglong_edge.cli.main import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, capture_output=True, env=kit.environment)
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["code"]) == (4, "module_missing")
+    assert error["facts"] == {"module": "_sqlite3", "package": "python3-sqlite3"}
+
+
+def test_a_damaged_database_is_named_and_a_state_in_use_waits(kit: Kit) -> None:
+    with (kit.state / "edge.db").open("r+b") as opened:
+        opened.write(b"x" * 512)
+    found = told(kit, "database")
+    assert (found["status"], found["message"].partition(":")[0]) == ("fail", "database_corrupt")
+
+
+def test_runtime_clock_and_zone_are_looked_at(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    (kit.state / "run").write_text("")
+    assert told(kit, "runtime")["status"] == "fail"
+    assert told(kit, "runtime", "--runtime", "/dev/null/x")["status"] == "fail"
+    monkeypatch.setattr(zonefile, "DEFAULT_ROOTS", ())
+    found = seen(kit, "zone")
+    assert found["status"] == "warn"
+    assert "zoneinfo-asia" in found["fix"]
+    monkeypatch.setattr(time, "time_ns", lambda: 10**15)
+    assert seen(kit, "clock")["status"] == "warn"

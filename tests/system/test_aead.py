@@ -1,0 +1,65 @@
+"""The cipher: where its package is found, and what there is without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qinglong_edge.app import about
+from qinglong_edge.core.errors import Unavailable
+from qinglong_edge.system import aead
+from tests.support import ROOT
+
+_PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from qinglong_edge.system import aead
+before = [name for name in sys.modules if name.partition(".")[0] in ("cryptography", "site")]
+print(before, aead.available(), *sys.path[-1:])
+if sys.argv[2:]:
+    sys.executable = sys.argv[2]
+    sys.path = sys.path[:-1]
+    aead.available()
+    print([path for path in sys.path if not path.startswith("/")])
+"""
+
+
+def run(*arguments: str, cwd: Path) -> str:
+    command = [sys.executable, "-I", "-S", "-B", "-c", _PROGRAM, ROOT, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_an_interpreter_without_site_packages_finds_the_package_late(tmp_path: Path) -> None:
+    told = run(cwd=tmp_path)
+    assert told.startswith("[] True /")
+    assert told.strip().endswith(("site-packages", "dist-packages"))
+
+
+def test_nothing_is_ever_imported_from_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "pyvenv.cfg").touch()
+    lib = tmp_path / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    (lib / "site-packages").mkdir(parents=True)
+    assert run("python3", cwd=tmp_path).splitlines()[-1] == "[]"
+
+
+def test_a_key_of_another_size_is_a_bug_and_no_answer() -> None:
+    with pytest.raises(ValueError, match="128, 192, or 256"):
+        aead.seal(bytes(31), bytes(12), b"", b"")
+
+
+def test_the_self_test_tells_of_the_cipher_and_of_its_absence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert about.selftest()[-1] == {"name": "aes_gcm", "ok": True}
+    for module in ("cryptography", "cryptography.hazmat.primitives.ciphers.aead"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert about.selftest()[-1] == {"name": "aes_gcm", "ok": None}
+    with pytest.raises(Unavailable) as caught:
+        aead.require()
+    assert caught.value.code == "secret_provider_unavailable"
+    assert "cryptography" in caught.value.message
