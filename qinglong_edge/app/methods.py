@@ -19,16 +19,23 @@ if TYPE_CHECKING:
     Method = Callable[[Runtime, Params], object]
 
 
-def _stage(runtime: Runtime, params: Params) -> object:
-    from qinglong_edge.app import imports
+def _import(name: str) -> Method:
+    def method(runtime: Runtime, params: Params) -> object:
+        from qinglong_edge.app import imports
 
-    return imports.stage(runtime, params)
+        return {"stage": imports.stage, "commit": imports.commit}[name](runtime, params)
+
+    return method
 
 
-def _commit(runtime: Runtime, params: Params) -> object:
-    from qinglong_edge.app import imports
+def _env(name: str) -> Method:
+    def method(runtime: Runtime, params: Params) -> object:
+        from qinglong_edge.app import envs
 
-    return imports.commit(runtime, params)
+        methods: dict[str, Method] = {"list": envs.listing, "find": envs.find, "save": envs.save}
+        return methods.get(name, envs.remove)(runtime, params)
+
+    return method
 
 
 METHODS: Mapping[str, Method] = {
@@ -53,8 +60,9 @@ METHODS: Mapping[str, Method] = {
     "clock.trust": system.trust_clock,
     "cron.next": system.cron_next,
     "import.crontab": system.import_crontab,
-    "import.stage": _stage,
-    "import.commit": _commit,
+    "import.stage": _import("stage"),
+    "import.commit": _import("commit"),
+    **{f"env.{name}": _env(name) for name in ("list", "find", "save", "remove")},
     "secret.append": secrets.append,
     "secret.find": secrets.find,
     "secret.page": secrets.page,
@@ -80,7 +88,7 @@ AUDITED = frozenset(
             "secret.copy",
             "secret.remove",
         ),
-        *("keyring.intent", "keyring.retire"),
+        *("keyring.intent", "keyring.retire", "env.save", "env.remove"),
     }
 )
 LATER = frozenset({"run.start", "run.wait", "run.stop"})  # may keep a client waiting

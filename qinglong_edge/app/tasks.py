@@ -17,7 +17,7 @@ from qinglong_edge.system import users, zonefile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from typing import Any
 
     from qinglong_edge.app.params import Params
@@ -207,26 +207,38 @@ def recipe_of(
     return recipe.from_bindings(bindings.values())
 
 
-def _secret_refs(runtime: Runtime, params: Params) -> dict[str, str]:
-    """Variable -> reference, for names of secrets that are there."""
-    if not params.has("secrets"):
-        return {}
-    wanted = {name: secret.make(text) for name, text in params.mapping("secrets").items()}
-    _require_secrets(runtime, wanted.values())
+def _secret_refs(
+    runtime: Runtime, params: Params, arriving: Collection[str] = ()
+) -> dict[str, str]:
+    """Variable -> reference, for secrets and envs that are there, or come in the same commit."""
+    wanted = {}
+    if params.has("secrets"):
+        wanted = {name: secret.make(text) for name, text in params.mapping("secrets").items()}
+        _require_secrets(runtime, wanted.values())
+    for name in params.texts("env_sets") or ():
+        if name in wanted:
+            raise Invalid("binding_duplicate", "A variable is given more than once.", name=name)
+        wanted[name] = secret.make(name)
+        if name not in arriving and not _is_env(runtime, name):
+            raise Refused("env_unknown", "There is no env of that name; `env set` first.")
     return {variable: ref.text for variable, ref in wanted.items()}
+
+
+def _is_env(runtime: Runtime, name: str) -> bool:
+    return runtime.store.setting(secret.ENV_SETTING + name) is not None
 
 
 def _require_secrets(runtime: Runtime, refs: Iterable[SecretRef]) -> None:
     for ref in refs:
-        if runtime.store.secrets.resolve((ref,)) == (None,):
+        if runtime.store.secrets.resolve((ref,)) == (None,) and not _is_env(runtime, ref.name):
             raise Refused("secret_unknown", "There is no secret of that name; `secret set` first.")
 
 
-def _environment(runtime: Runtime, params: Params) -> Recipe:
+def _environment(runtime: Runtime, params: Params, arriving: Collection[str]) -> Recipe:
     """The recipe of a new task: given variables over the default ones, or exactly an export's."""
     if not params.has("bindings"):
         given = params.mapping("environment")
-        return recipe_of(given, None, secrets=_secret_refs(runtime, params))
+        return recipe_of(given, None, secrets=_secret_refs(runtime, params, arriving))
     bindings = []
     for each in params.documents("bindings"):
         name, kind, value = each.get("name"), each.get("kind"), each.get("value")
@@ -260,13 +272,13 @@ class Wanted:
         self.environment = environment
 
 
-def prepare(runtime: Runtime, params: Params) -> Wanted:
-    """What `task.add` asks for, checked whole; nothing is written."""
+def prepare(runtime: Runtime, params: Params, *, arriving: Collection[str] = ()) -> Wanted:
+    """What `task.add` asks for, checked whole; nothing is written. `arriving` are envs to come."""
     name = check_name(params.text("name"))
     replace = params.flag("replace")
     definition = Edit(params, None).definition()
     triggers = triggers_of(runtime, params, ())
-    environment = _environment(runtime, params)
+    environment = _environment(runtime, params, arriving)
     params.end()
     existing = runtime.store.tasks.find(name)
     if existing is not None and not replace:
@@ -339,7 +351,7 @@ def revision_document(runtime: Runtime, task: Task) -> Document:
 
 
 def change(runtime: Runtime, params: Params) -> Document:
-    """`task.set`: a new revision that differs only in what is named; `all` with a zone for all."""
+    """`task.set`: a new revision that differs only in what is named; `all`: zone or envs of all."""
     if params.flag("all"):
         return _move_all(runtime, params)
     task = require(runtime, params.text("name"))
@@ -358,16 +370,21 @@ def change(runtime: Runtime, params: Params) -> Document:
 
 
 def _move_all(runtime: Runtime, params: Params) -> Document:
-    zone = runtime.zones.open(params.text("zone")).text
+    zone = params.maybe_text("zone")
+    refs = _secret_refs(runtime, params)
     params.end()
+    if zone is None and not refs:
+        raise Invalid("param_missing", "A parameter is missing.", param="zone")
+    if zone is not None:
+        zone = runtime.zones.open(zone).text
     tasks, wanted = runtime.store.tasks, []
     for task in list(tasks.all()):
         revision = tasks.revision(task.number, task.revision)
         triggers = tuple(
-            each.replace(number=0, zone=zone if each.kind == CRON else each.zone)
+            each.replace(number=0, zone=zone if zone and each.kind == CRON else each.zone)
             for each in tasks.triggers(task.number)
         )
-        environment = tasks.recipe(revision.recipe_number)
+        environment = recipe_of({}, tasks.recipe(revision.recipe_number), secrets=refs)
         wanted.append(Wanted(task, task.name, revision.definition, triggers, environment))
     moved = publish(runtime, wanted, params)
     return {"tasks": [revision_document(runtime, task) for task in moved]}

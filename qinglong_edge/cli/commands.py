@@ -43,9 +43,14 @@ def run(
 
 def _command(name: str) -> Callable[[Context], int]:
     if name not in _COMMANDS:
-        from qinglong_edge.cli import secrets, switching, upkeep
+        from qinglong_edge.cli import envs, secrets, switching, upkeep
 
-        return {**secrets.COMMANDS, **switching.COMMANDS, **upkeep.COMMANDS}[name]
+        return {
+            **envs.COMMANDS,
+            **secrets.COMMANDS,
+            **switching.COMMANDS,
+            **upkeep.COMMANDS,
+        }[name]
     return _COMMANDS[name]
 
 
@@ -92,6 +97,7 @@ def _definition(context: Context, file: Parsed) -> dict[str, object]:
         "log": options.log,
         "environment": {**file.values, **dict(options.env or ())} or None,
         "secrets": dict(options.secret) if options.secret else None,
+        "env_sets": options.env_set,
         "cwd": options.cwd,
         "nice": options.nice,
         "shell": options.shell,
@@ -134,9 +140,9 @@ def _task_add(context: Context) -> int:
 def _task_set(context: Context) -> int:
     options = context.options
     if options.all:
-        if options.zone is None or options.name is not None:
-            raise Invalid("usage", "`task set --all` takes --zone and no name.")
-        answer = context.call("task.set", all=True, zone=options.zone)
+        if (options.zone is None and options.env_set is None) or options.name is not None:
+            raise Invalid("usage", "`task set --all` takes --zone or --env-set, and no name.")
+        answer = context.call("task.set", all=True, zone=options.zone, env_sets=options.env_set)
         return context.show(answer, lambda: "".join(map(_revision_text, answer["tasks"])))
     if options.name is None:
         raise Invalid("usage", "`task set` needs a task's name, or --all --zone Z.")

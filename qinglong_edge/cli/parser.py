@@ -67,6 +67,7 @@ def build() -> argparse.ArgumentParser:
     _add_task(commands)
     _add_runs(commands)
     _add_secrets(commands)
+    _add_envs(commands)
     _add_upkeep(commands)
     _add_kits(commands)
     return parser
@@ -114,7 +115,7 @@ def _add_task(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_definition(add)
     change = _command(verbs, "set", "change only what is named")
     change.add_argument("name", nargs="?")
-    change.add_argument("--all", action="store_true", help="every task (with --zone)")
+    change.add_argument("--all", action="store_true", help="every task (with --zone or --env-set)")
     change.add_argument("--no-cron", action="store_true")
     change.add_argument("--no-every", action="store_true")
     change.add_argument("--no-timeout", action="store_true")
@@ -152,6 +153,7 @@ def _add_definition(parser: _Parser) -> None:
     add("--env", metavar="K=V", action="append", type=_pair)
     add("--env-file", metavar="FILE", help="variables from a dotenv file")
     add("--secret", metavar="K=NAME", action="append", type=_pair)
+    add("--env-set", metavar="NAME", action="append", help="an env's values, joined")
     add("--cwd", metavar="DIR")
     add("--nice", metavar="N", type=int)
     add("--log", action=_Either, default=None)
@@ -212,6 +214,34 @@ def _add_secrets(commands: argparse._SubParsersAction[_Parser]) -> None:
     retire.add_argument("key", metavar="KEY")
 
 
+def _add_envs(commands: argparse._SubParsersAction[_Parser]) -> None:
+    env = _command(commands, "env", "values under one name, joined with & for tasks")
+    verbs = env.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    _command(verbs, "list", "sets, items, who binds them").add_argument("name", nargs="?")
+    put = _command(verbs, "set", "a value for an item, on standard input")
+    put.add_argument("name", metavar="NAME")
+    put.add_argument("value", nargs="*", help=argparse.SUPPRESS)  # refused, and never repeated
+    put.add_argument("--id", type=int, metavar="N", help="the item; needed where there are several")
+    put.add_argument("--add", action="store_true", help="one more item, at the end")
+    put.add_argument("--keep", action="store_true", help="read no value, change the rest only")
+    put.add_argument("--public", action=_Either, default=None, help="not sealed")
+    put.add_argument("--enabled", action=_Either, default=None)
+    put.add_argument("--remarks", metavar="TEXT")
+    put.add_argument("--label", metavar="L", action="append")
+    for verb, text in (
+        ("enable", "let items, or all of a set, reach tasks"),
+        ("disable", "keep items, or all of a set, from tasks"),
+        ("remove", "drop items, or a set that no task binds"),
+    ):
+        change = _command(verbs, verb, text)
+        change.add_argument("name", metavar="NAME")
+        change.add_argument("id", nargs="*", type=int, metavar="ID")
+    move = _command(verbs, "move", "give an item another place, counted from 1")
+    move.add_argument("name", metavar="NAME")
+    move.add_argument("id", type=int, metavar="ID")
+    move.add_argument("place", type=int, metavar="PLACE")
+
+
 def _add_upkeep(commands: argparse._SubParsersAction[_Parser]) -> None:
     audit = _command(commands, "audit", "who changed what, newest first; refusals too")
     audit.add_argument("--limit", metavar="N", type=int)
@@ -262,7 +292,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     arguments = _json_first(arguments)
     parser = build()
     options, unknown = parser.parse_known_args(arguments)
-    if unknown and options.command == "secret":
+    if unknown and options.command in ("secret", "env") and options.verb == "set":
         options.value = unknown
     elif unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -32,6 +32,8 @@ QUEUED_PER_TASK_MAX = 16
 REASON_CHARACTERS_MAX = 256
 LABELS_MAX = 16  # a task's labels stand in one line
 LABEL_CHARACTERS_MAX = 64
+ENV_ITEMS_MAX = 256  # values under one name: more cookies than one router signs in
+ENV_SETTING_BYTES_MAX = 4_194_304  # items with remarks and labels, escaped
 
 # Cron ------------------------------------------------------------------------------------------
 CRON_TEXT_CHARACTERS_MAX = 1_024

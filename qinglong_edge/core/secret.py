@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 PROJECT = "default"  # the only project of an edge; the forms carry one all the same
 PREFIX = "qlsecret:v1:"
 ALGORITHM = "aes-256-gcm"
+ENV_SETTING = "env:"  # before the name of a secret that has several values
 NONCE_BYTES = 12
 TAG_BYTES = 16
 KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
