@@ -94,25 +94,40 @@ class Draft:
         """True if there is anything to save."""
         return self.new or self._resealed or tuple(self.items) != self.before.items
 
-    def request(self) -> dict[str, Any]:
-        """What `env.save` is asked; Invalid as a set, Unavailable without a key to seal."""
-        env = EnvSet(
+    def weight(self) -> int:
+        """About the bytes that a task carries for it; Invalid where it is too large."""
+        env = self._env()
+        size = sum(len(each.value or "") + 1 for each in env.items) + len(self.name)
+        if self._values is None:
+            copies = self._found["envelopes"]
+            return size + (len(copies[0]["ciphertext"]) * 3 // 4 if copies else 0)
+        return size + len(self._plaintext(env))
+
+    def _env(self) -> EnvSet:
+        return EnvSet(
             name=self.name,
             revision=self.before.revision + 1,
             next_id=self.next_id,
             items=tuple(self.items),
         )
+
+    def _plaintext(self, env: EnvSet) -> bytes:
+        values = {number: self.values()[number] for number in env.sealed}
+        envset.check_size([self.value(each) for each in env.items if each.enabled])
+        return envset.encode_values(values)
+
+    def request(self) -> dict[str, Any]:
+        """What `env.save` is asked; Invalid as a set, Unavailable without a key to seal."""
+        env = self._env()
         asked: dict[str, Any] = {"name": self.name, "set": env.document()}
         if self._resealed and env.sealed:
-            values = {number: self.values()[number] for number in env.sealed}
-            shown = [self.value(each) for each in env.items if each.enabled]
-            envset.check_size(shown)
+            plaintext = self._plaintext(env)
             expected = self._found["version"] or 0
             envelope = self._sealer.sealed(
                 name=self.name,
                 version=expected + 1,
                 mutation_id=binascii.hexlify(os.urandom(16)).decode("ascii"),
-                plaintext=envset.encode_values(values),
+                plaintext=plaintext,
                 created_at_ms=time.time_ns() // 1_000_000,
                 lost=self._found["any"],
             )

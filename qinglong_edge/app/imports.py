@@ -1,4 +1,4 @@
-"""Methods that take over many tasks at once: `import.stage`, `import.commit`.
+"""Methods that take over many tasks and envs at once: `import.stage`, `import.commit`.
 
 Owns the staging. Pages of tasks are checked as they come and kept in a file without a name; one
 commit then writes them all, or none. A command that goes away leaves nothing behind: the next one's
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import binascii
 
+from qinglong_edge.app import envs
 from qinglong_edge.app.params import Params
 from qinglong_edge.app.staging import Staged
 from qinglong_edge.app.tasks import Wanted, prepare, publish_all
 from qinglong_edge.core.errors import EdgeError, Invalid, Refused
 from qinglong_edge.core.limits import IMPORT_PAGE_MAX
 from qinglong_edge.core.qinglong import SOURCE_LABEL
+from qinglong_edge.core.secret import ENV_SETTING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,17 +29,23 @@ if TYPE_CHECKING:
 def stage(runtime: Runtime, params: Params) -> Document:
     """`import.stage`: check a page of tasks and keep it; {token, outcomes}.
 
+    A page may hold envs as `env.save` takes them; `arriving` names those of the whole import.
     An outcome is inserted, idempotent (an earlier import made it) or {code, message}. Nothing is
     kept with `dry_run`. Refused: `import_gone` if another import began meanwhile.
     """
     token, dry_run = params.maybe_text("token"), params.flag("dry_run") or False
-    pages = params.documents("tasks")
+    pages, sets = (params.documents(name) if params.has(name) else [] for name in ("tasks", "envs"))
+    arriving = frozenset(params.texts("arriving") or ())
     params.end()
-    if len(pages) > IMPORT_PAGE_MAX:
+    if len(pages) > IMPORT_PAGE_MAX or len(sets) > IMPORT_PAGE_MAX:
         raise Invalid("page_too_large", "More tasks than one request may carry.")
     try:
         staged = _staged(runtime, token, dry_run=dry_run)
-        outcomes = [_check(runtime, params, each, staged) for each in pages]
+        for env in sets:
+            envs.check(env)
+            if staged is not None:
+                staged.add("env", env)
+        outcomes = [_check(runtime, params, each, staged, arriving) for each in pages]
     except OSError:
         drop(runtime)
         raise Refused("import_no_room", "There is no room to stage the import.") from None
@@ -64,13 +72,18 @@ def drop(runtime: Runtime) -> None:
 
 
 def _check(
-    runtime: Runtime, params: Params, document: dict[str, object], staged: Staged | None
+    runtime: Runtime,
+    params: Params,
+    document: dict[str, object],
+    staged: Staged | None,
+    arriving: frozenset[str],
 ) -> object:
     asked, enabled = document.get("task"), document.get("enabled")
     if not isinstance(asked, dict) or type(enabled) is not bool:
         raise Invalid("param_invalid", "A staged task is not {task, enabled}.", param="tasks")
     try:
-        wanted = prepare(runtime, Params({**asked, "replace": True}, params.peer))
+        given = Params({**asked, "replace": True}, params.peer)
+        wanted = prepare(runtime, given, arriving=arriving)
         if wanted.existing is not None:
             if _there(runtime, wanted, enabled=enabled):
                 return "idempotent"
@@ -78,7 +91,7 @@ def _check(
     except EdgeError as error:
         return {"code": error.code, "message": error.message}
     if staged is not None:
-        staged.add(asked, enabled=enabled)
+        staged.add("task", asked, enabled=enabled)
     return "inserted"
 
 
@@ -100,7 +113,7 @@ def _there(runtime: Runtime, wanted: Wanted, *, enabled: bool) -> bool:
 
 
 def commit(runtime: Runtime, params: Params) -> Document:
-    """`import.commit`: every staged task in one transaction; {imported}."""
+    """`import.commit`: everything staged in one transaction; {imported}, counting tasks."""
     token = params.text("token")
     params.end()
     staged = runtime.staged
@@ -108,8 +121,16 @@ def commit(runtime: Runtime, params: Params) -> Document:
         raise Refused("import_gone", "Another import began meanwhile; nothing was imported.")
 
     def wanted() -> Iterator[tuple[Wanted, bool]]:
-        for asked, enabled in staged.tasks():
-            yield prepare(runtime, Params(asked, params.peer)), enabled
+        there: set[str] = set()  # so that many tasks do not look for the same envs
+        for kind, asked, enabled in staged.kept():
+            if kind == "env":
+                envs.apply(runtime, params, asked)
+                continue
+            bound = asked.get("env_sets")
+            for name in bound if isinstance(bound, list) else []:
+                if name not in there and runtime.store.setting(ENV_SETTING + name) is not None:
+                    there.add(name)
+            yield prepare(runtime, Params(asked, params.peer), arriving=there), enabled
 
     try:
         count = publish_all(runtime, wanted(), params)

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from qinglong_edge.app.client import Client
+    from qinglong_edge.app.envedit import Draft
+    from qinglong_edge.app.qinglong_envs import Envs
     from qinglong_edge.core.qinglong import Judged, Place
+    from qinglong_edge.core.qinglong_env import Row
 
     Progress = Callable[[int, int], None]
 
 _PAGE_BYTES = 524_288  # of commands and schedules, well below what a request may have
+_COUNTED = ("rows", "inserted", "idempotent", "adapted", "refused")
 _NOT_KEPT = (("Subscriptions", "subscription"), ("Dependences", "dependency"))
 
 
@@ -36,13 +40,44 @@ class Import:
         self._client = client
         self._source = Source(path, os.path.join(temporary, f"qinglong-edge-{os.getpid()}.import"))
         self._token: str | None = None
-        self.counts = dict.fromkeys(("rows", "inserted", "idempotent", "adapted", "refused"), 0)
+        self.counts = dict.fromkeys(_COUNTED, 0)
+        self.env_counts = dict.fromkeys(_COUNTED, 0)
+        self.envs: Envs | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self._source.close()
+
+    @property
+    def source(self) -> Source:
+        """The copy that is read."""
+        return self._source
+
+    def take_envs(self, envs: Envs, *, dry_run: bool) -> None:
+        """Take over every row of Envs, or only say what would become of it; before the tasks."""
+        self.envs = envs
+
+        def stage(draft: Draft) -> None:
+            if not dry_run:
+                sent = {"token": self._token, "envs": [draft.request()]}
+                self._token = self._client.call("import.stage", sent)["token"]
+
+        envs.take(stage, self._tell_env)
+
+    def _tell_env(self, row: Row, outcome: Any, kind: str) -> None:
+        counts = self.env_counts
+        counts["rows"] += 1
+        told: dict[str, object] = {"row": row.row, "env": row.name}
+        if isinstance(outcome, dict):
+            counts["refused"] += 1
+            told.update(outcome="refused", **outcome)
+        else:
+            counts[outcome] += 1
+            counts["adapted"] += bool(row.notes)
+            told.update(outcome=outcome, enabled=row.enabled, kind=kind, notes=row.notes)
+        self._source.tell("env", counts["rows"], json.dumps(told, ensure_ascii=False))
 
     def tasks(self, place: Place, *, dry_run: bool, progress: Progress) -> None:
         """Take over every row of Crontabs, or only say what would become of it."""
@@ -58,6 +93,7 @@ class Import:
                 outcome = {"code": judged.code, "message": judged.message}
                 self._tell(self.counts["rows"], judged, outcome)
                 continue
+            judged.asked["env_sets"] = self._bound()
             page.append((self.counts["rows"], judged))
             size += len(json.dumps(judged.asked))
             if len(page) == IMPORT_PAGE_MAX or size > _PAGE_BYTES:
@@ -70,6 +106,9 @@ class Import:
         if not dry_run and self._token is not None:
             self._client.call("import.commit", {"token": self._token})
 
+    def _bound(self) -> list[str]:
+        return [] if self.envs is None else self.envs.bound
+
     def _name(self, row: Mapping[str, object]) -> str:
         """The row's name; a later row of the same name has its id behind it."""
         name = qinglong.clean_name(row)
@@ -81,7 +120,13 @@ class Import:
     def _stage(self, page: list[tuple[int, Judged]], *, dry_run: bool) -> None:
         tasks = [{"task": each.asked, "enabled": each.enabled} for _place, each in page]
         answer = self._client.call(
-            "import.stage", {"token": self._token, "tasks": tasks, "dry_run": dry_run or None}
+            "import.stage",
+            {
+                "token": self._token,
+                "tasks": tasks,
+                "arriving": self._bound(),
+                "dry_run": dry_run or None,
+            },
         )
         self._token = answer["token"]
         for (place, judged), outcome in zip(page, answer["outcomes"], strict=True):
@@ -98,11 +143,11 @@ class Import:
             self.counts["adapted"] += bool(judged.notes)
             when = [*asked["cron"], *(["at boot"] if asked["boot"] else [])]
             told.update(outcome=outcome, when=when, enabled=judged.enabled, notes=judged.notes)
-        self._source.tell(place, json.dumps(told, ensure_ascii=False))
+        self._source.tell("task", place, json.dumps(told, ensure_ascii=False))
 
-    def told(self) -> Iterator[dict[str, Any]]:
-        """What became of each row, in order."""
-        for text in self._source.told():
+    def told(self, kind: str) -> Iterator[dict[str, Any]]:
+        """What became of each row, in order: of tasks, or of envs."""
+        for text in self._source.told(kind):
             yield json.loads(text)
 
     def not_kept(self) -> Iterator[dict[str, object]]:

@@ -42,6 +42,11 @@ def guard() -> None:
     memory.never_dump()
 
 
+def possible() -> bool:
+    """Whether this Python can seal at all."""
+    return aead.available()
+
+
 class Sealer:
     """One command's keys and its way to the state."""
 

@@ -1,4 +1,4 @@
-"""Tasks that were checked and wait for the commit of their import.
+"""Tasks and envs that were checked and wait for the commit of their import.
 
 Owns a file without a name in the state directory: after a crash nothing of it is left.
 """
@@ -18,23 +18,21 @@ class Staged:
 
     def __init__(self, directory: str, token: str) -> None:
         self.token = token
-        self.count = 0
         path = os.path.join(directory, f".import.{token}")
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b")
         os.unlink(path)
 
-    def add(self, asked: dict[str, object], *, enabled: bool) -> None:
-        """Keep a task that was checked."""
-        line = json.dumps([asked, enabled], ensure_ascii=False, separators=(",", ":"))
+    def add(self, kind: str, asked: dict[str, object], *, enabled: bool = True) -> None:
+        """Keep a task or an env that was checked."""
+        line = json.dumps([kind, asked, enabled], ensure_ascii=False, separators=(",", ":"))
         self._file.write(line.encode() + b"\n")
-        self.count += 1
 
-    def tasks(self) -> Iterator[tuple[dict[str, object], bool]]:
+    def kept(self) -> Iterator[tuple[str, dict[str, object], bool]]:
         """What was kept, in order."""
         self._file.seek(0)
         for line in self._file:
-            asked, enabled = json.loads(line)
-            yield asked, enabled
+            kind, asked, enabled = json.loads(line)
+            yield kind, asked, enabled
 
     def close(self) -> None:
         """Drop it."""

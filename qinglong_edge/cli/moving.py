@@ -11,6 +11,7 @@ import os
 import sys
 
 from qinglong_edge.cli import output, render
+from qinglong_edge.cli.secrets import MADE
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.qinglong import Place
 
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from qinglong_edge.app.client import Client
     from qinglong_edge.app.qinglong import Import
     from qinglong_edge.cli.context import Context
 
 _TEMPORARY = "/tmp"  # noqa: S108 - the copy's name is made anew there and dropped at once
 _BLOCK = 100  # rows of a table that are aligned with one another
+_ENV_HEADS = ("ROW", "ENV", "KIND", "ON", "OUTCOME", "NOTES")
 _HEADS = ("ROW", "TASK", "WHEN", "ON", "OUTCOME", "NOTES")
 
 
@@ -40,16 +43,35 @@ def qinglong(context: Context) -> int:
         context.client() as client,
         importing.Import(client, options.file, temporary) as imported,
     ):
+        made = False
+        if not options.no_envs:
+            made = _envs(context, client, imported)
         imported.tasks(place, dry_run=options.dry_run, progress=_progress())
         head = {
             "dry_run": options.dry_run,
             "zone": place.zone,
             "scripts": scripts,
             "counts": imported.counts,
-            "warnings": _warnings(imported, scripts),
+            "env_counts": imported.env_counts,
+            "env_sets": [] if imported.envs is None else imported.envs.bound,
+            "keyring_created": made,
+            "warnings": _warnings(imported, scripts, dry_run=options.dry_run),
         }
         (_document if options.json else _text)(head, imported)
     return 0
+
+
+def _envs(context: Context, client: Client, imported: Import) -> bool:
+    """The envs of the panel, sealed here; True if that made a keyring."""
+    from qinglong_edge.app import qinglong_envs, sealing
+
+    options = context.options
+    sealing.guard()
+    sealer = sealing.Sealer(context.where, client=client)
+    public = frozenset(options.public or ())
+    envs = qinglong_envs.Envs(imported.source, sealer, public)
+    imported.take_envs(envs, dry_run=options.dry_run)
+    return sealer.keyring_made
 
 
 def _zone(context: Context) -> str:
@@ -72,7 +94,9 @@ def _progress() -> Callable[[int, int], None]:
     return show if os.isatty(2) else lambda _done, _total: None
 
 
-def _warnings(imported: Import, scripts: str) -> list[dict[str, object]]:
+def _warnings(imported: Import, scripts: str, *, dry_run: bool) -> list[dict[str, object]]:
+    from qinglong_edge.app import sealing
+
     found: list[dict[str, object]] = []
     kept = imported.counts["inserted"] + imported.counts["idempotent"]
     if kept:
@@ -81,13 +105,29 @@ def _warnings(imported: Import, scripts: str) -> list[dict[str, object]]:
     if kept and not os.path.isdir(scripts):
         message = "There is no scripts directory; copy the panel's data/scripts there."
         found.append({"code": "scripts_missing", "message": message})
+    envs = imported.envs
+    if envs is not None and envs.unbound:
+        message = "One task cannot have all envs; bind what it needs: task set NAME --env-set ENV"
+        found.append({"code": "envs_not_bound", "message": message, "envs": envs.unbound})
+    if envs is not None and imported.counts["idempotent"] and imported.env_counts["inserted"]:
+        message = "Tasks of an earlier import lack new envs: task set --all --env-set ENV"
+        found.append({"code": "tasks_not_bound", "message": message})
+    if dry_run and envs is not None and envs.needs_key and not sealing.possible():
+        message = (
+            "Sealing needs python3-cryptography; or keep values in clear: --public NAME or '*'"
+        )
+        found.append({"code": "secret_provider_unavailable", "message": message})
     return found
 
 
 def _document(head: dict[str, Any], imported: Import) -> None:
     """One JSON document, however long."""
     output.write(json.dumps(head, ensure_ascii=False)[:-1])
-    for name, rows in (("tasks", imported.told()), ("not_kept", imported.not_kept())):
+    for name, rows in (
+        ("tasks", imported.told("task")),
+        ("envs", imported.told("env")),
+        ("not_kept", imported.not_kept()),
+    ):
         output.write(f', "{name}": [')
         for number, row in enumerate(rows):
             output.write((", " if number else "") + json.dumps(row, ensure_ascii=False))
@@ -96,20 +136,31 @@ def _document(head: dict[str, Any], imported: Import) -> None:
 
 
 def _text(head: dict[str, Any], imported: Import) -> None:
-    for block in _blocks(imported.told()):
+    for block in _blocks(imported.told("task")):
         output.write(render.table(_HEADS, map(_row, block)))
+    for block in _blocks(imported.told("env")):
+        output.write(render.table(_ENV_HEADS, map(_env_row, block)))
     for each in imported.not_kept():
         output.write(f"not kept: {each['kind']} {render.inline(each['name'])}\n")
     for each in head["warnings"]:
         output.write(f"warning {each['code']}: {each['message']}\n")
-    counts = head["counts"]
     word = "would be " if head["dry_run"] else ""
-    output.write(
-        f"{counts['rows']} rows: {counts['inserted']} {word}inserted, {counts['idempotent']} there "
-        f"already, {counts['refused']} refused; {counts['adapted']} adapted (zone {head['zone']})\n"
-    )
-    if not head["dry_run"] and not counts["inserted"]:
+    for kind, counts in (("tasks", head["counts"]), ("envs", head["env_counts"])):
+        output.write(
+            f"{counts['rows']} {kind}: {counts['inserted']} {word}inserted, "
+            f"{counts['idempotent']} there already, {counts['refused']} refused, "
+            f"{counts['adapted']} adapted\n"
+        )
+    output.write(f"zone {head['zone']}\n" + (MADE if head["keyring_created"] else ""))
+    if not (head["dry_run"] or head["counts"]["inserted"] or head["env_counts"]["inserted"]):
         output.write("nothing was changed\n")
+
+
+def _env_row(each: dict[str, Any]) -> tuple[object, ...]:
+    if each["outcome"] == "refused":
+        return each["row"], each["env"], "-", "-", "refused", f"{each['code']}: {each['message']}"
+    on, noted = "yes" if each["enabled"] else "no", ", ".join(each["notes"]) or "-"
+    return each["row"], each["env"], each["kind"], on, each["outcome"], noted
 
 
 def _row(each: dict[str, Any]) -> tuple[object, ...]:
@@ -135,5 +186,5 @@ def _blocks(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 def check(context: Context) -> None:
     """Options that only another source has."""
     options = context.options
-    if options.source != "qinglong" and (options.scripts or options.temporary):
-        raise Invalid("usage", "--scripts and --temporary are for `import qinglong`.")
+    if options.source != "qinglong" and (options.scripts or options.temporary or options.no_envs):
+        raise Invalid("usage", "--scripts, --temporary, --no-envs are for `import qinglong`.")

@@ -100,6 +100,8 @@ def _add_system(commands: argparse._SubParsersAction[_Parser]) -> None:
     imports.add_argument("file", metavar="FILE", help="- reads standard input")
     imports.add_argument("--scripts", metavar="DIR", help="QingLong's scripts, beside its database")
     imports.add_argument("--temporary", metavar="DIR", help="room for a copy of a large database")
+    imports.add_argument("--public", metavar="ENV", action="append", help="not sealed; * for all")
+    imports.add_argument("--no-envs", action="store_true", help="tasks only")
     imports.add_argument("--dialect", choices=("vixie", "busybox"), default="vixie")
     imports.add_argument("--user-column", action="store_true", help="the sixth field is a user")
     imports.add_argument("--zone", metavar="Z")

@@ -50,7 +50,7 @@ SOURCE_LABEL = "qinglong:"
 _PARALLEL = 4
 _SUFFIX = 24  # room for ` #ID` after a name that is there twice
 _SCRIPT = re.compile(r"\S+\.(?:js|mjs|cjs|py|pyc|ts|sh)(?:\s|$)")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\s]+")
+CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\s]+")
 
 
 class Place(Record):
@@ -73,7 +73,9 @@ class Judged(Record):
     message: str | None = None
 
 
-class _Refused(Exception):
+class Refusal(Exception):
+    """Why a row cannot be kept."""
+
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code, self.message = code, message
@@ -81,7 +83,7 @@ class _Refused(Exception):
 
 def clean_name(row: Mapping[str, object]) -> str:
     """A name that a task may have, the same for the same row; other rows may have it too."""
-    text = _CONTROL.sub(" ", _loose(row["name"])).strip().lstrip("-").strip()
+    text = CONTROL.sub(" ", _loose(row["name"])).strip().lstrip("-").strip()
     text = text[: NAME_CHARACTERS_MAX - _SUFFIX].strip()
     if not text or (text.isascii() and text.isdigit()):
         text = f"task {text or row['id']}"
@@ -93,26 +95,26 @@ def judge(row: Mapping[str, object], name: str, place: Place) -> Judged:
     number = row["id"] if type(row["id"]) is int else 0
     try:
         if number < 1:
-            raise _Refused("id_invalid", "The row's id is not a whole number above 0.")
+            raise Refusal("id_invalid", "The row's id is not a whole number above 0.")
         notes: list[str] = []
         asked = _asked(row, place, notes)
         asked["name"] = name
-        asked["labels"] = _labels(row, number, notes)
-        enabled = not _flag(row, "isDisabled")
-        _flag(row, "isPinned")
-    except _Refused as refused:
+        asked["labels"] = labels_of(row, number, notes)
+        enabled = not flag(row, "isDisabled")
+        flag(row, "isPinned")
+    except Refusal as refused:
         return Judged(row=number, name=name, asked=None, code=refused.code, message=refused.message)
     return Judged(row=number, name=name, asked=asked, enabled=enabled, notes=tuple(notes))
 
 
 def _asked(row: Mapping[str, object], place: Place, notes: list[str]) -> dict[str, Any]:
-    command = _text(row, "command").strip()
+    command = text_of(row, "command").strip()
     if not command:
-        raise _Refused("command_empty", "The row has no command.")
-    if _flag(row, "isSystem"):
-        raise _Refused("system_task", "A task of the panel itself is not kept.")
+        raise Refusal("command_empty", "The row has no command.")
+    if flag(row, "isSystem"):
+        raise Refusal("system_task", "A task of the panel itself is not kept.")
     if command.partition(" ")[0] == "ql":
-        raise _Refused("ql_not_kept", "`ql` is not kept: subscriptions and updates end here.")
+        raise Refusal("ql_not_kept", "`ql` is not kept: subscriptions and updates end here.")
     environment = {
         "PATH": ":".join((*RUNNERS, place.path)),
         "QL_SCRIPTS": place.scripts,
@@ -122,13 +124,13 @@ def _asked(row: Mapping[str, object], place: Place, notes: list[str]) -> dict[st
         environment["QL_DIR"] = place.scripts.removesuffix("/data/scripts") or "/"
     if _SCRIPT.match(command) or ("task_before" in environment or "task_after" in environment):
         command = command if command.partition(" ")[0] == "task" else f"task {command}"
-    log_name = _text(row, "log_name").strip()
+    log_name = text_of(row, "log_name").strip()
     if log_name and log_name != "/dev/null":
         notes.append("log_name_not_kept")
     if row["sub_id"] is not None:
         notes.append("subscription_not_kept")
     crons, boot = _schedules(row, notes)
-    replaces = row["allow_multiple_instances"] is not None and not _flag(
+    replaces = row["allow_multiple_instances"] is not None and not flag(
         row, "allow_multiple_instances"
     )
     return {
@@ -146,16 +148,16 @@ def _asked(row: Mapping[str, object], place: Place, notes: list[str]) -> dict[st
 
 def _hooks(row: Mapping[str, object]) -> dict[str, str]:
     names = ("task_before", "task_after", "work_dir")
-    return {name: _text(row, name) for name in names if _text(row, name).strip()}
+    return {name: text_of(row, name) for name in names if text_of(row, name).strip()}
 
 
 def _schedules(row: Mapping[str, object], notes: list[str]) -> tuple[list[str], bool]:
     """(cron expressions, at boot) of the row's schedule and its further ones."""
-    texts = [_text(row, "schedule")]
+    texts = [text_of(row, "schedule")]
     extra = _json(row, "extra_schedules", "extra_schedules_invalid")
     for each in extra or []:
         if not isinstance(each, dict) or not isinstance(each.get("schedule"), str):
-            raise _Refused("extra_schedules_invalid", "The further schedules cannot be read.")
+            raise Refusal("extra_schedules_invalid", "The further schedules cannot be read.")
         texts.append(each["schedule"])
     crons: list[str] = []
     boot = False
@@ -169,20 +171,21 @@ def _schedules(row: Mapping[str, object], notes: list[str]) -> tuple[list[str], 
             try:
                 crons.append(cron.parse(word).text)
             except EdgeError as error:
-                raise _Refused("schedule_invalid", error.message) from None
+                raise Refusal("schedule_invalid", error.message) from None
     crons = list(dict.fromkeys(crons))
     if len(crons) + boot > TRIGGERS_PER_TASK_MAX:
-        raise _Refused("schedules_too_many", "A task has at most 16 schedules.")
+        raise Refusal("schedules_too_many", "A task has at most 16 schedules.")
     return crons, boot
 
 
-def _labels(row: Mapping[str, object], number: int, notes: list[str]) -> list[str]:
+def labels_of(row: Mapping[str, object], number: int, notes: list[str]) -> list[str]:
+    """Labels, the first of which tells a later import who the row is."""
     found = _json(row, "labels", None)
     texts = [each for each in found or [] if isinstance(each, str)]
     if found is None and row["labels"] not in (None, "", b""):
         notes.append("labels_invalid")
-    wanted = [_CONTROL.sub(" ", each).strip()[:LABEL_CHARACTERS_MAX] for each in texts]
-    if _flag(row, "isPinned"):
+    wanted = [CONTROL.sub(" ", each).strip()[:LABEL_CHARACTERS_MAX] for each in texts]
+    if flag(row, "isPinned"):
         wanted.insert(0, "pinned")
     kept = [f"{SOURCE_LABEL}{number}", *dict.fromkeys(each for each in wanted if each)]
     if len(kept) > LABELS_MAX:
@@ -190,14 +193,15 @@ def _labels(row: Mapping[str, object], number: int, notes: list[str]) -> list[st
     return kept[:LABELS_MAX]
 
 
-def _flag(row: Mapping[str, object], name: str) -> bool:
+def flag(row: Mapping[str, object], name: str) -> bool:
+    """A loose 0 or 1, null for 0; `Refusal` otherwise."""
     value = row[name]
     if isinstance(value, (str, bytes)):
         value = {"": 0, "0": 0, "1": 1, "false": 0, "true": 1}.get(_loose(value).strip().lower())
     if value is None and row[name] is None:
         return False
     if value not in (0, 1):
-        raise _Refused("flag_invalid", f"The row's {name} is neither 0 nor 1.")
+        raise Refusal("flag_invalid", f"The row's {name} is neither 0 nor 1.")
     return bool(value)
 
 
@@ -207,15 +211,16 @@ def _loose(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _text(row: Mapping[str, object], name: str) -> str:
+def text_of(row: Mapping[str, object], name: str) -> str:
+    """A loose text, null for none; `Refusal` where it is not UTF-8 or holds NUL."""
     value = row[name]
     try:
         text = value.decode("utf-8") if isinstance(value, bytes) else _loose(value)
         text.encode("utf-8")
     except UnicodeError:
-        raise _Refused("not_utf8", f"The row's {name} is not UTF-8.") from None
+        raise Refusal("not_utf8", f"The row's {name} is not UTF-8.") from None
     if "\0" in text:
-        raise _Refused("has_nul", f"The row's {name} holds a NUL character.")
+        raise Refusal("has_nul", f"The row's {name} holds a NUL character.")
     return text
 
 
@@ -232,4 +237,4 @@ def _json(row: Mapping[str, object], name: str, code: str | None) -> list[Any] |
         return found
     if code is None:
         return None
-    raise _Refused(code, f"The row's {name} cannot be read.")
+    raise Refusal(code, f"The row's {name} cannot be read.")

@@ -22,7 +22,7 @@ _BUSY_MS = 10_000
 _PAGES = 256  # copied in one go
 _OURS = """
 CREATE TABLE qle_name (name TEXT PRIMARY KEY, id INTEGER) WITHOUT ROWID;
-CREATE TABLE qle_told (id INTEGER PRIMARY KEY, told TEXT NOT NULL);
+CREATE TABLE qle_told (kind TEXT, id INTEGER, told TEXT NOT NULL, PRIMARY KEY (kind, id));
 """
 
 
@@ -78,13 +78,14 @@ class Source:
         statement = "INSERT OR IGNORE INTO qle_name (name, id) VALUES (?, ?)"
         return self._copy.execute(statement, (name, row)).rowcount == 1
 
-    def tell(self, row: int, told: str) -> None:
-        """Keep what became of a row, by its place."""
-        self._copy.execute("INSERT OR REPLACE INTO qle_told VALUES (?, ?)", (row, told))
+    def tell(self, kind: str, row: int, told: str) -> None:
+        """Keep what became of a row of that kind, by its place."""
+        self._copy.execute("INSERT OR REPLACE INTO qle_told VALUES (?, ?, ?)", (kind, row, told))
 
-    def told(self) -> Iterator[str]:
-        """What became of the rows, in their order."""
-        for (text,) in self._copy.execute("SELECT told FROM qle_told ORDER BY id"):
+    def told(self, kind: str) -> Iterator[str]:
+        """What became of the rows of a kind, in their order."""
+        statement = "SELECT told FROM qle_told WHERE kind = ? ORDER BY id"
+        for (text,) in self._copy.execute(statement, (kind,)):
             yield bytes(text).decode("utf-8")
 
     def close(self) -> None:

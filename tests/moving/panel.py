@@ -56,6 +56,21 @@ def task(
     return {**_ROW, "name": name, "command": command, "schedule": schedule, **more}
 
 
+def env(name: object, value: object, position: float = 4_500_000_000_000_000, **more: Any) -> Any:
+    """A row of Envs."""
+    row = {
+        "name": name,
+        "value": value,
+        "position": position,
+        "status": 0,
+        "remarks": None,
+        "timestamp": _ROW["timestamp"],
+        "createdAt": _AT,
+        "updatedAt": _AT,
+    }
+    return {**row, **more}
+
+
 def make(
     path: Path, tasks: Iterable[dict[str, Any]], envs: Iterable[dict[str, Any]] = (), sql: str = ""
 ) -> Path:
@@ -83,4 +98,16 @@ def many(count: int) -> Iterable[dict[str, Any]]:
             isDisabled=int(number % 9 == 0),
             sub_id=1 if number % 4 == 0 else None,
             allow_multiple_instances=(0, 1, None)[number % 3],
+        )
+
+
+def many_envs(count: int) -> Iterable[dict[str, Any]]:
+    """Rows as a busy panel has them: cookies, tokens, switches."""
+    for number in range(count):
+        yield env(
+            "JD_COOKIE" if number % 4 == 0 else f"SWITCH_{number}",
+            f"pt_key=k{number};pt_pin=用户{number};" if number % 4 == 0 else str(number % 2),
+            4_500_000_000_000_000 - 10_000_000_000 * number,
+            status=int(number % 9 == 0),
+            remarks=f"account {number}",
         )
