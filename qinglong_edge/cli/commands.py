@@ -370,6 +370,10 @@ def _import(context: Context) -> int:
     moving.check(context)
     if options.source == "qinglong":
         return moving.qinglong(context)
+    if options.source == "envs":
+        from qinglong_edge.cli import envfiles
+
+        return envfiles.read(context)
     if options.source == "tasks":
         from qinglong_edge.cli import exporting
 

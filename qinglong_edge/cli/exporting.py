@@ -28,6 +28,8 @@ _PAGE_BYTES = 524_288
 def write(context: Context) -> int:
     """Every task in the form that was asked for."""
     options = context.options
+    if options.format == "qinglong" or options.with_values:
+        raise Invalid("usage", "Those options are for envs.")
     with context.client() as client:
         if options.format == "crontab":
             zone = str(context.zone())

@@ -188,3 +188,7 @@ def check(context: Context) -> None:
     options = context.options
     if options.source != "qinglong" and (options.scripts or options.temporary or options.no_envs):
         raise Invalid("usage", "--scripts, --temporary, --no-envs are for `import qinglong`.")
+    if (options.public and options.source not in ("qinglong", "envs")) or (
+        options.replace and options.source != "envs"
+    ):
+        raise Invalid("usage", "--public and --replace are for envs.")

@@ -96,7 +96,7 @@ def _add_system(commands: argparse._SubParsersAction[_Parser]) -> None:
     cron.add_argument("--after", metavar="ISO-or-ms")
     cron.add_argument("--count", type=int, default=5)
     imports = _command(commands, "import", "tasks from elsewhere")
-    imports.add_argument("source", choices=("crontab", "qinglong", "tasks"))
+    imports.add_argument("source", choices=("crontab", "qinglong", "tasks", "envs"))
     imports.add_argument("file", metavar="FILE", help="- reads standard input")
     imports.add_argument("--scripts", metavar="DIR", help="QingLong's scripts, beside its database")
     imports.add_argument("--temporary", metavar="DIR", help="room for a copy of a large database")
@@ -105,6 +105,7 @@ def _add_system(commands: argparse._SubParsersAction[_Parser]) -> None:
     imports.add_argument("--dialect", choices=("vixie", "busybox"), default="vixie")
     imports.add_argument("--user-column", action="store_true", help="the sixth field is a user")
     imports.add_argument("--zone", metavar="Z")
+    imports.add_argument("--replace", action="store_true", help="envs that are there otherwise")
     imports.add_argument("--dry-run", action="store_true")
 
 
@@ -238,10 +239,19 @@ def _add_envs(commands: argparse._SubParsersAction[_Parser]) -> None:
         change = _command(verbs, verb, text)
         change.add_argument("name", metavar="NAME")
         change.add_argument("id", nargs="*", type=int, metavar="ID")
+    export = _command(verbs, "export", "JSON of ours, or of QingLong")
+    export.add_argument("names", nargs="*", metavar="NAME")
+    _add_format(export)
     move = _command(verbs, "move", "give an item another place, counted from 1")
     move.add_argument("name", metavar="NAME")
     move.add_argument("id", type=int, metavar="ID")
     move.add_argument("place", type=int, metavar="PLACE")
+
+
+def _add_format(export: _Parser) -> None:
+    formats = ("json", "crontab", "qinglong")
+    export.add_argument("--format", choices=formats, default="json")
+    export.add_argument("--with-values", action="store_true", help="sealed ones too, in clear")
 
 
 def _add_upkeep(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -277,9 +287,9 @@ def _add_kits(commands: argparse._SubParsersAction[_Parser]) -> None:
         if kit == "openwrt":
             feed = _command(verbs, "feed", "a package for a feed of OpenWrt's build")
             feed.add_argument("--root", metavar="DIR", required=True)
-    export = _command(commands, "export", "tasks as JSON, which `import tasks` reads, or a crontab")
-    export.add_argument("what", choices=("tasks",))
-    export.add_argument("--format", choices=("json", "crontab"), default="json")
+    export = _command(commands, "export", "tasks or envs as JSON, which `import` reads; a crontab")
+    export.add_argument("what", choices=("tasks", "envs"))
+    _add_format(export)
     export.add_argument("--dialect", choices=("vixie", "busybox"), default="vixie")
     export.add_argument("--zone", metavar="Z", help="of the crontab's machine")
     _command(commands, "rpcd", "answer the router's web page").add_argument("method")

@@ -54,9 +54,10 @@ def _rpcd(context: Context) -> int:
 
 
 def _export(context: Context) -> int:
-    from qinglong_edge.cli import exporting
+    from qinglong_edge.cli import envfiles, exporting
 
-    return exporting.write(context)
+    envs = context.options.command == "env" or context.options.what == "envs"
+    return envfiles.write(context) if envs else exporting.write(context)
 
 
 COMMANDS: Mapping[str, Callable[[Context], int]] = {
@@ -67,5 +68,6 @@ COMMANDS: Mapping[str, Callable[[Context], int]] = {
     },
     "openwrt feed": _install,
     "export": _export,
+    "env export": _export,
     "rpcd": _rpcd,
 }
