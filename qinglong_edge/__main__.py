@@ -15,6 +15,7 @@ files the same program takes nearly twice as much::
          code.TAG.MAGIC.bz2             size | index | marshalled code of each module
          source.bz2                     size | index | source of each module
          data.bz2                       size | index | build.json, profiles.json, process/wrapper.sh
+         kit.bz2                        size | index | what `openwrt install` and the like write out
 
     size    bytes of the index (4, little endian)
     index   marshalled {file below the archive: (where its bytes begin, where they end)}

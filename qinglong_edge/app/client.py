@@ -26,12 +26,16 @@ _ANSWER_BYTES_MAX = 4 * REQUEST_BYTES_MAX
 class Client:
     """One command's way to the state; `remote` tells who answers."""
 
-    def __init__(self, where: Place) -> None:
+    def __init__(self, where: Place, *, patience_s: float | None = None) -> None:
+        """With a patience only a daemon may answer, each time within so many seconds."""
         self._local: LocalOwner | None = None
         self._sock: socket | None = None
         self._buffer = bytearray()
+        self._patience_s = patience_s
         if self._connect(where):
             return
+        if patience_s is not None:
+            raise Unavailable("daemon_down", "The scheduler is not running.")
         from qinglong_edge.app.local import LocalOwner
 
         try:
@@ -43,7 +47,7 @@ class Client:
     def _connect(self, where: Place) -> bool:
         try:
             self._sock = sockets.connect(where.socket, _CONNECT_S)
-            self._sock.settimeout(None)
+            self._sock.settimeout(self._patience_s)
             return True
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return False
@@ -77,6 +81,8 @@ class Client:
         try:
             self._sock.sendall(rpc.call_line(1, method, params))
             answer = decode(self._line(), bytes_max=_ANSWER_BYTES_MAX)
+        except TimeoutError:
+            raise Unavailable("daemon_silent", "The daemon does not answer.") from None
         except OSError:
             raise Unavailable("daemon_gone", "The daemon went away before it answered.") from None
         if not isinstance(answer, dict):

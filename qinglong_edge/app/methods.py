@@ -19,6 +19,25 @@ if TYPE_CHECKING:
     Method = Callable[[Runtime, Params], object]
 
 
+def _import(name: str) -> Method:
+    def method(runtime: Runtime, params: Params) -> object:
+        from qinglong_edge.app import imports
+
+        return {"stage": imports.stage, "commit": imports.commit}[name](runtime, params)
+
+    return method
+
+
+def _env(name: str) -> Method:
+    def method(runtime: Runtime, params: Params) -> object:
+        from qinglong_edge.app import envs
+
+        methods: dict[str, Method] = {"list": envs.listing, "find": envs.find, "save": envs.save}
+        return methods.get(name, envs.remove)(runtime, params)
+
+    return method
+
+
 METHODS: Mapping[str, Method] = {
     "task.add": tasks.add,
     "task.set": tasks.change,
@@ -41,6 +60,9 @@ METHODS: Mapping[str, Method] = {
     "clock.trust": system.trust_clock,
     "cron.next": system.cron_next,
     "import.crontab": system.import_crontab,
+    "import.stage": _import("stage"),
+    "import.commit": _import("commit"),
+    **{f"env.{name}": _env(name) for name in ("list", "find", "save", "remove")},
     "secret.append": secrets.append,
     "secret.find": secrets.find,
     "secret.page": secrets.page,
@@ -58,8 +80,15 @@ METHODS: Mapping[str, Method] = {
 AUDITED = frozenset(
     {
         *("task.add", "task.set", "task.rename", "task.enable", "task.disable", "task.remove"),
-        *("import.crontab", "run.settle", "secret.append", "secret.copy", "secret.remove"),
-        *("keyring.intent", "keyring.retire"),
+        *(
+            "import.crontab",
+            "import.commit",
+            "run.settle",
+            "secret.append",
+            "secret.copy",
+            "secret.remove",
+        ),
+        *("keyring.intent", "keyring.retire", "env.save", "env.remove"),
     }
 )
 LATER = frozenset({"run.start", "run.wait", "run.stop"})  # may keep a client waiting

@@ -35,6 +35,12 @@ def descriptor() -> int | None:
     return int(number) if number.isdigit() else None
 
 
+def archive() -> str | None:
+    """The zipapp's own file, by way of its descriptor where there is one; None in a checkout."""
+    above = os.path.dirname(_PACKAGE)
+    return None if os.path.isdir(_PACKAGE) else above
+
+
 def release() -> None:
     """Let go of the code that is held inflated for imports; nothing to do in a checkout.
 

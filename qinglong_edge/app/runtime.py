@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from qinglong_edge.app.params import Params
+    from qinglong_edge.app.staging import Staged
     from qinglong_edge.app.state import Config, Place
     from qinglong_edge.core.profile import Profile
     from qinglong_edge.core.run import Run
@@ -83,6 +84,7 @@ class Runtime:
         self.daemon = daemon
         self.profile: Profile = profiles.load(config.profile).replace(**config.limits)
         self.zones = Zones()
+        self.staged: Staged | None = None  # an import that is being checked
         self.settled: list[Callable[[Run], None]] = []
         self.started_boot_ms = parts.clock.boot_ms()
         try:
@@ -350,6 +352,8 @@ class Runtime:
 
     def close(self) -> None:
         """Give everything back; running tasks are left running."""
+        if self.staged is not None:
+            self.staged.close()
         self.store.close()
         self.loop.close()
         os.close(self.lock_fd)

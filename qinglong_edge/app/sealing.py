@@ -17,8 +17,8 @@ import os
 import time
 
 from qinglong_edge.app.client import Client
-from qinglong_edge.core import secret
-from qinglong_edge.core.errors import EdgeError, Refused, Unavailable
+from qinglong_edge.core import envset, secret
+from qinglong_edge.core.errors import EdgeError, Invalid, Refused, Unavailable
 from qinglong_edge.core.limits import SECRET_PAGE_MAX
 from qinglong_edge.secret import keyring as keyrings
 from qinglong_edge.secret import seal
@@ -42,13 +42,20 @@ def guard() -> None:
     memory.never_dump()
 
 
+def possible() -> bool:
+    """Whether this Python can seal at all."""
+    return aead.available()
+
+
 class Sealer:
     """One command's keys and its way to the state."""
 
-    def __init__(self, where: Place, files: Files | None = None) -> None:
+    def __init__(
+        self, where: Place, files: Files | None = None, *, client: Client | None = None
+    ) -> None:
         self._where = where
         self._files = Files() if files is None else files
-        self._client = Client(where)
+        self._client = Client(where) if client is None else client
         self.keyring_made = False
 
     def __enter__(self) -> Self:
@@ -68,7 +75,7 @@ class Sealer:
             "name": secret.check_name(name),
             "mutation": binascii.hexlify(os.urandom(16)).decode("ascii"),
         }
-        found = self._call("secret.find", mutation)
+        found = self.call("secret.find", mutation)
         keyring = self._sealing_keyring(lost=found["any"])
         expected = found["version"] or 0
         envelope = seal.seal_secret(
@@ -80,12 +87,28 @@ class Sealer:
             created_at_ms=time.time_ns() // 1_000_000,
         )
         sent = {"envelope": secret.document(envelope), "expected_version": expected}
-        answer: dict[str, Any] = self._call("secret.append", sent)
+        answer: dict[str, Any] = self.call("secret.append", sent)
         if answer["status"] != "inserted":  # an answer was lost; what is stored must be this value
-            for stored in self._call("secret.find", mutation)["envelopes"]:
+            for stored in self.call("secret.find", mutation)["envelopes"]:
                 if seal.open_envelope(keyring, secret.from_document(stored)) != plaintext:
                     raise Refused("secret_mutation_conflict", "Another value is stored already.")
         return answer
+
+    def sealed(self, *, lost: bool, **given: Any) -> Envelope:
+        """A value sealed under the active key; `lost`: something is sealed, so make no key."""
+        return seal.seal_secret(self._sealing_keyring(lost=lost), **given)
+
+    def opened(self, copies: list[Any]) -> dict[int, str]:
+        """The values of an env from the sealed copies of their newest version."""
+        if not copies:
+            raise secret.unavailable("missing")
+        keyring = self._keyring()
+        found = [secret.from_document(each) for each in copies]
+        known = [each for each in found if keyring.key(each.key_id) is not None] or found
+        try:
+            return envset.decode_values(seal.open_envelope(keyring, known[0]))
+        except Invalid:
+            raise secret.unavailable("misplaced") from None
 
     def init(self) -> dict[str, Any]:
         """Make the keyring if there is none and nothing is sealed; else as `status`."""
@@ -126,7 +149,7 @@ class Sealer:
             nonlocal count
             for page in self._pages(missing_key=keyring.active):
                 copies = [secret.document(seal.reseal(keyring, each)) for each in page]
-                count += self._call("secret.copy", {"envelopes": copies})["inserted"]
+                count += self.call("secret.copy", {"envelopes": copies})["inserted"]
                 progress(count)
             return keyring
 
@@ -151,7 +174,7 @@ class Sealer:
                         raise Refused("keyring_key_needed", "The key is in use; `rekey` first.")
                     seal.open_envelope(keyring, each)
             known = [each for each in keyring.ids if each != key]
-            self._call("keyring.retire", {"key": key, "known": known})
+            self.call("keyring.retire", {"key": key, "known": known})
             if keyring.key(key) is None:  # of another box, or the power went right here
                 return keyring
             return keyrings.retire(self._where.keyring, self._files, key_id=key)
@@ -163,7 +186,7 @@ class Sealer:
         after = None
         while True:
             wanted = {"after": after, "limit": SECRET_PAGE_MAX, "missing_key": missing_key}
-            answer = self._call("secret.page", wanted)
+            answer = self.call("secret.page", wanted)
             if answer["envelopes"]:
                 yield [secret.from_document(each) for each in answer["envelopes"]]
             after = answer["next"]
@@ -195,21 +218,22 @@ class Sealer:
     def _change(self, action: str, key: str | None, change: Callable[[], Keyring]) -> Keyring:
         """Tell the audit, do it, tell the audit how it went."""
         told = {"action": action, "key": key}
-        self._call("keyring.intent", told)
+        self.call("keyring.intent", told)
         try:
             made = change()
         except EdgeError as error:
-            self._call("keyring.intent", {**told, "outcome": "refused", "code": error.code})
+            self.call("keyring.intent", {**told, "outcome": "refused", "code": error.code})
             raise
         done = {"action": action, "key": key or made.active, "outcome": "done"}
-        self._call("keyring.intent", done)
+        self.call("keyring.intent", done)
         return made
 
     def _usage(self) -> dict[str, int]:
-        found: dict[str, int] = self._call("keyring.usage", {})["usage"]
+        found: dict[str, int] = self.call("keyring.usage", {})["usage"]
         return found
 
-    def _call(self, method: str, params: dict[str, Any]) -> Any:
+    def call(self, method: str, params: dict[str, Any]) -> Any:
+        """One method; asked again if no answer came."""
         try:
             return self._client.call(method, params)
         except Unavailable as error:

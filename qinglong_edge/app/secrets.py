@@ -7,7 +7,7 @@ keyring: what needs a key runs in a child or in the command that holds the plain
 from __future__ import annotations
 
 from qinglong_edge.core import secret
-from qinglong_edge.core.errors import Invalid
+from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.core.limits import PAGE_MAX, SECRET_PAGE_MAX
 
 TYPE_CHECKING = False
@@ -21,11 +21,17 @@ def _envelope(params: Params, name: str) -> Envelope:
     return secret.from_document(params.document(name))
 
 
+def _check_plain(runtime: Runtime, name: str) -> None:
+    if runtime.store.setting(secret.ENV_SETTING + name) is not None:
+        raise Refused("secret_is_env", "The secret holds an env's values; use the `env` commands.")
+
+
 def append(runtime: Runtime, params: Params) -> dict[str, object]:
     """`secret.append`: the next version of a secret, sealed by the command that asks."""
     envelope = _envelope(params, "envelope")
     expected = params.number("expected_version") or 0
     params.end()
+    _check_plain(runtime, envelope.name)
     with runtime.store.database.write():
         outcome = runtime.store.secrets.append(envelope, expected)
         if outcome == "inserted":
@@ -80,6 +86,7 @@ def remove(runtime: Runtime, params: Params) -> dict[str, object]:
     """`secret.remove`: every version goes; refused while a task's newest revision binds it."""
     name = params.text("name")
     params.end()
+    _check_plain(runtime, name)
     with runtime.store.database.write():
         runtime.store.secrets.remove(name, runtime.parts.clock.wall_ms())
         runtime.record(params, name)

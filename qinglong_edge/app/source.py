@@ -11,19 +11,21 @@ import os
 
 from qinglong_edge.core import secret
 from qinglong_edge.core.errors import EdgeError, Refused
+from qinglong_edge.core.secret import ENV_SETTING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from qinglong_edge.core.envset import EnvSet
     from qinglong_edge.core.recipe import Recipe
-    from qinglong_edge.core.secret import Envelope
+    from qinglong_edge.core.secret import SecretRef
     from qinglong_edge.execution.ports import LoopPort
     from qinglong_edge.storage.store import Store
     from qinglong_edge.system.child import Spawner
     from qinglong_edge.system.process import Processes
 
-_FOR_GOOD = frozenset({"secret_ref_invalid", "secret_unavailable", "row_corrupt"})
+_FOR_GOOD = frozenset({"secret_ref_invalid", "secret_unavailable", "row_corrupt", "env_corrupt"})
 _PROVIDER = "secret_provider_unavailable"
 
 
@@ -57,27 +59,43 @@ class SecretSource:
         """
         if not recipe.secret_refs:
             return dict
-        rows: tuple[tuple[Envelope, ...] | None, ...] = (None,)
         try:
-            rows = self._store.secrets.resolve(secret.parse_all(recipe.secret_refs))
+            refs = secret.parse_all(recipe.secret_refs)
+            envs = self._envs(refs)
+            rows = self._store.secrets.resolve(refs)
         except EdgeError as error:
             if error.code not in _FOR_GOOD:
                 raise
-        if None in rows:
-            raise Refused("secret_unavailable", "A secret of the task is missing.")
+            raise _missing() from None
+        for ref, row in zip(recipe.secret_refs, rows, strict=True):
+            if row is None and (ref not in envs or envs[ref].needs_key):
+                raise _missing()
         keyring = self._keyring
 
         def resolve() -> dict[str, str]:
             from qinglong_edge.secret import provider
 
-            return provider.materialise(recipe, rows, keyring)
+            return provider.materialise(recipe, rows, keyring, envs=envs)
 
         return resolve
+
+    def _envs(self, refs: tuple[SecretRef, ...]) -> dict[str, EnvSet]:
+        """The references that stand for ordered values, not for one; their order is read here."""
+        found = {}
+        for ref in refs:
+            text = self._store.setting(ENV_SETTING + ref.name)
+            if text is not None:
+                from qinglong_edge.core import envset
+
+                found[ref.text] = envset.decode(ref.name, text)
+        return found
 
     def proved(self, code: str | None) -> None:
         """A launch with secrets got through (None), or did not."""
         if code is None:
-            self.reason = None
+            if self.reason is not None:  # perhaps it needed no key: the child can tell
+                self.reason = None
+                self.examine()
         elif code == _PROVIDER:
             self.reason = self.reason or code
             self.examine()
@@ -113,3 +131,7 @@ class SecretSource:
         self._asking = False
         if said:
             self.reason = None if said == b"ready" else said.decode("ascii", "replace")
+
+
+def _missing() -> Refused:
+    return Refused("secret_unavailable", "A secret of the task is missing.")

@@ -17,13 +17,14 @@ from qinglong_edge.system import users, zonefile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from typing import Any
 
     from qinglong_edge.app.params import Params
     from qinglong_edge.app.runtime import Runtime
     from qinglong_edge.app.views import Document
     from qinglong_edge.core.recipe import Recipe
+    from qinglong_edge.core.secret import SecretRef
     from qinglong_edge.core.task import Task
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -73,6 +74,9 @@ class Edit:
         endings = params.texts("retry_on")
         if endings is not None:
             self._fields["retry_on"] = endings
+        labels = params.texts("labels")
+        if labels is not None:
+            self._fields["labels"] = tuple(dict.fromkeys(labels))
         if base is None and "cwd" not in self._fields:
             self._fields["cwd"] = users.home()
 
@@ -92,7 +96,8 @@ class Edit:
                 raise Invalid("command_empty", "A task needs a command.")
             self._fields.update({"argv": (_SHELL, "-c", shell), "shell": True})
         elif argv is not None:
-            self._fields.update({"argv": argv, "shell": False})
+            text = params.flag("shell_text") or False
+            self._fields.update({"argv": argv, "shell": text})
 
     def definition(self) -> Definition:
         """The checked definition."""
@@ -103,6 +108,8 @@ class Edit:
 
 def triggers_of(runtime: Runtime, params: Params, base: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
     """The triggers a request asks for; kinds it does not name stay as they are."""
+    if params.has("triggers"):
+        return _exact_triggers(runtime, params)
     zone = params.maybe_text("zone")
     misfire = params.maybe_text("misfire")
     if misfire is not None and misfire not in MISFIRES:
@@ -134,7 +141,32 @@ def triggers_of(runtime: Runtime, params: Params, base: tuple[Trigger, ...]) -> 
         kept.append(Trigger(kind=EVERY, expression=period, zone="", misfire=policy))
     if boot:
         kept.append(Trigger(kind=BOOT, expression="", zone="", misfire=policy))
-    found = tuple(dict.fromkeys(kept))
+    return _checked(runtime, kept)
+
+
+def _exact_triggers(runtime: Runtime, params: Params) -> tuple[Trigger, ...]:
+    """Triggers as an export wrote them down, each with a zone and a policy of its own."""
+    found = []
+    for each in params.documents("triggers"):
+        text = {name: each.get(name) for name in ("kind", "expression", "zone", "misfire")}
+        if set(each) != set(text) or not all(isinstance(value, str) for value in text.values()):
+            raise Invalid("param_invalid", "A trigger has not its exact fields.", param="triggers")
+        kind, expression, zone, misfire = map(str, text.values())
+        if misfire not in MISFIRES or kind not in (CRON, EVERY, BOOT):
+            raise Invalid("choice_unknown", "A trigger's kind or policy is unknown.")
+        if kind == CRON:
+            expression, zone = cron.parse(expression).text, runtime.zones.open(zone).text
+        elif kind == EVERY:
+            expression, zone = format_duration(parse_every_ms(expression)), ""
+        else:
+            expression = zone = ""
+        found.append(Trigger(kind=kind, expression=expression, zone=zone, misfire=misfire))
+    return _checked(runtime, found)
+
+
+def _checked(runtime: Runtime, triggers: list[Trigger]) -> tuple[Trigger, ...]:
+    """Each once, not too many, and none that never comes."""
+    found = tuple(dict.fromkeys(triggers))
     if len(found) > TRIGGERS_PER_TASK_MAX:
         raise Invalid("triggers_too_many", "A task has more than 16 triggers.", triggers=len(found))
     for each in found:
@@ -175,15 +207,49 @@ def recipe_of(
     return recipe.from_bindings(bindings.values())
 
 
-def _secret_refs(runtime: Runtime, params: Params) -> dict[str, str]:
-    """Variable -> reference, for names of secrets that are there."""
-    if not params.has("secrets"):
-        return {}
-    wanted = {name: secret.make(text) for name, text in params.mapping("secrets").items()}
-    for ref in wanted.values():
-        if runtime.store.secrets.resolve((ref,)) == (None,):
-            raise Refused("secret_unknown", "There is no secret of that name; `secret set` first.")
+def _secret_refs(
+    runtime: Runtime, params: Params, arriving: Collection[str] = ()
+) -> dict[str, str]:
+    """Variable -> reference, for secrets and envs that are there, or come in the same commit."""
+    wanted = {}
+    if params.has("secrets"):
+        wanted = {name: secret.make(text) for name, text in params.mapping("secrets").items()}
+        _require_secrets(runtime, wanted.values())
+    for name in params.texts("env_sets") or ():
+        if name in wanted:
+            raise Invalid("binding_duplicate", "A variable is given more than once.", name=name)
+        wanted[name] = secret.make(name)
+        if name not in arriving and not _is_env(runtime, name):
+            raise Refused("env_unknown", "There is no env of that name; `env set` first.")
     return {variable: ref.text for variable, ref in wanted.items()}
+
+
+def _is_env(runtime: Runtime, name: str) -> bool:
+    return runtime.store.setting(secret.ENV_SETTING + name) is not None
+
+
+def _require_secrets(runtime: Runtime, refs: Iterable[SecretRef]) -> None:
+    for ref in refs:
+        if runtime.store.secrets.resolve((ref,)) == (None,) and not _is_env(runtime, ref.name):
+            raise Refused("secret_unknown", "There is no secret of that name; `secret set` first.")
+
+
+def _environment(runtime: Runtime, params: Params, arriving: Collection[str]) -> Recipe:
+    """The recipe of a new task: given variables over the default ones, or exactly an export's."""
+    if not params.has("bindings"):
+        given = params.mapping("environment")
+        return recipe_of(given, None, secrets=_secret_refs(runtime, params, arriving))
+    bindings = []
+    for each in params.documents("bindings"):
+        name, kind, value = each.get("name"), each.get("kind"), each.get("value")
+        text = each.get("secret_ref") if kind == recipe.SECRET else value
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise Invalid("param_invalid", "A variable has not its exact fields.", param="bindings")
+        make = recipe.secret if kind == recipe.SECRET else recipe.public
+        bindings.append(make(name, text))
+    made = recipe.from_bindings(bindings)
+    _require_secrets(runtime, secret.parse_all(made.secret_refs))
+    return made
 
 
 class Wanted:
@@ -206,15 +272,13 @@ class Wanted:
         self.environment = environment
 
 
-def prepare(runtime: Runtime, params: Params) -> Wanted:
-    """What `task.add` asks for, checked whole; nothing is written."""
+def prepare(runtime: Runtime, params: Params, *, arriving: Collection[str] = ()) -> Wanted:
+    """What `task.add` asks for, checked whole; nothing is written. `arriving` are envs to come."""
     name = check_name(params.text("name"))
     replace = params.flag("replace")
     definition = Edit(params, None).definition()
     triggers = triggers_of(runtime, params, ())
-    environment = recipe_of(
-        params.mapping("environment"), None, secrets=_secret_refs(runtime, params)
-    )
+    environment = _environment(runtime, params, arriving)
     params.end()
     existing = runtime.store.tasks.find(name)
     if existing is not None and not replace:
@@ -234,6 +298,26 @@ def publish(runtime: Runtime, wanted: list[Wanted], params: Params) -> list[Task
         runtime.scheduler.load()
         runtime.scheduler.look()
     return done
+
+
+def publish_all(runtime: Runtime, every: Iterable[tuple[Wanted, bool]], params: Params) -> int:
+    """Write many definitions in one commit, each enabled or not; how many they were.
+
+    Only one is in memory at a time. Any error takes all of them back.
+    """
+    count = 0
+    with runtime.store.database.write():
+        for wanted, enabled in every:
+            task = _append(runtime, wanted)
+            if not enabled:
+                runtime.store.tasks.set_enabled(task, enabled=False)
+            count += 1
+        if count:
+            runtime.record(params, f"{count} tasks")
+    if runtime.daemon and count:
+        runtime.scheduler.load()
+        runtime.scheduler.look()
+    return count
 
 
 def _append(runtime: Runtime, wanted: Wanted) -> Task:
@@ -267,7 +351,7 @@ def revision_document(runtime: Runtime, task: Task) -> Document:
 
 
 def change(runtime: Runtime, params: Params) -> Document:
-    """`task.set`: a new revision that differs only in what is named; `all` with a zone for all."""
+    """`task.set`: a new revision that differs only in what is named; `all`: zone or envs of all."""
     if params.flag("all"):
         return _move_all(runtime, params)
     task = require(runtime, params.text("name"))
@@ -286,16 +370,21 @@ def change(runtime: Runtime, params: Params) -> Document:
 
 
 def _move_all(runtime: Runtime, params: Params) -> Document:
-    zone = runtime.zones.open(params.text("zone")).text
+    zone = params.maybe_text("zone")
+    refs = _secret_refs(runtime, params)
     params.end()
+    if zone is None and not refs:
+        raise Invalid("param_missing", "A parameter is missing.", param="zone")
+    if zone is not None:
+        zone = runtime.zones.open(zone).text
     tasks, wanted = runtime.store.tasks, []
     for task in list(tasks.all()):
         revision = tasks.revision(task.number, task.revision)
         triggers = tuple(
-            each.replace(number=0, zone=zone if each.kind == CRON else each.zone)
+            each.replace(number=0, zone=zone if zone and each.kind == CRON else each.zone)
             for each in tasks.triggers(task.number)
         )
-        environment = tasks.recipe(revision.recipe_number)
+        environment = recipe_of({}, tasks.recipe(revision.recipe_number), secrets=refs)
         wanted.append(Wanted(task, task.name, revision.definition, triggers, environment))
     moved = publish(runtime, wanted, params)
     return {"tasks": [revision_document(runtime, task) for task in moved]}

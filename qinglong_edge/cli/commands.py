@@ -24,12 +24,17 @@ if TYPE_CHECKING:
 _NOT_SUCCEEDED = 1
 
 
-def run(arguments: list[str], *, default_state: str, environment_tz: str | None) -> int:
-    """Carry out a command line; the exit status."""
+def run(
+    arguments: list[str],
+    *,
+    settled: Callable[[str | None, str | None], tuple[str, str | None]],
+    environment_tz: str | None,
+) -> int:
+    """Carry out a command line; the exit status. `settled` completes the directories it names."""
     options = parser.parse(arguments)
     if options.version:
         return _version(options)
-    where = state.place(default_state if options.state is None else options.state, options.runtime)
+    where = state.place(*settled(options.state, options.runtime))
     context = Context(options, where, environment_tz)
     verb = getattr(options, "verb", None)
     name = f"{options.command} {verb}" if verb else str(options.command)
@@ -38,9 +43,14 @@ def run(arguments: list[str], *, default_state: str, environment_tz: str | None)
 
 def _command(name: str) -> Callable[[Context], int]:
     if name not in _COMMANDS:
-        from qinglong_edge.cli import secrets, upkeep
+        from qinglong_edge.cli import envs, secrets, switching, upkeep
 
-        return {**secrets.COMMANDS, **upkeep.COMMANDS}[name]
+        return {
+            **envs.COMMANDS,
+            **secrets.COMMANDS,
+            **switching.COMMANDS,
+            **upkeep.COMMANDS,
+        }[name]
     return _COMMANDS[name]
 
 
@@ -87,11 +97,13 @@ def _definition(context: Context, file: Parsed) -> dict[str, object]:
         "log": options.log,
         "environment": {**file.values, **dict(options.env or ())} or None,
         "secrets": dict(options.secret) if options.secret else None,
+        "env_sets": options.env_set,
         "cwd": options.cwd,
         "nice": options.nice,
         "shell": options.shell,
         "argv": options.argv,
         "zone": options.zone,
+        "labels": options.label,
     }
     return params
 
@@ -128,9 +140,9 @@ def _task_add(context: Context) -> int:
 def _task_set(context: Context) -> int:
     options = context.options
     if options.all:
-        if options.zone is None or options.name is not None:
-            raise Invalid("usage", "`task set --all` takes --zone and no name.")
-        answer = context.call("task.set", all=True, zone=options.zone)
+        if (options.zone is None and options.env_set is None) or options.name is not None:
+            raise Invalid("usage", "`task set --all` takes --zone or --env-set, and no name.")
+        answer = context.call("task.set", all=True, zone=options.zone, env_sets=options.env_set)
         return context.show(answer, lambda: "".join(map(_revision_text, answer["tasks"])))
     if options.name is None:
         raise Invalid("usage", "`task set` needs a task's name, or --all --zone Z.")
@@ -352,7 +364,20 @@ def _moment_ms(text: str | None) -> int | None:
 
 
 def _import(context: Context) -> int:
+    from qinglong_edge.cli import moving
+
     options = context.options
+    moving.check(context)
+    if options.source == "qinglong":
+        return moving.qinglong(context)
+    if options.source == "envs":
+        from qinglong_edge.cli import envfiles
+
+        return envfiles.read(context)
+    if options.source == "tasks":
+        from qinglong_edge.cli import exporting
+
+        return exporting.read(context)
     answer = context.call(
         "import.crontab",
         data=binascii.b2a_base64(read_input(options.file), newline=False).decode("ascii"),

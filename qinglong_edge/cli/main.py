@@ -20,6 +20,8 @@ from qinglong_edge.core.errors import EdgeError, Invalid, Unavailable
 
 EXIT_INTERRUPTED = 130
 _STATE_VARIABLE = "QINGLONG_EDGE_STATE"
+_CONFIG_VARIABLE = "QINGLONG_EDGE_CONFIG"
+_ROUTER_CONFIG = "/etc/config/qinglong-edge"
 _GLOBAL = {"--state": "state", "--runtime": "runtime"}
 _RUN_USAGE = "usage: qinglong-edge [--state DIR] [--runtime DIR] run [--on-stop leave|cancel]"
 
@@ -74,14 +76,28 @@ def _main(arguments: list[str]) -> int:
         return _run_daemon(daemon)
     from qinglong_edge.cli import commands
 
-    return commands.run(arguments, default_state=default_state(), environment_tz=environment_tz())
+    return commands.run(arguments, settled=settled, environment_tz=environment_tz())
 
 
-def default_state() -> str:
-    """The state directory when none is named."""
+def settled(state: str | None, runtime: str | None) -> tuple[str, str | None]:
+    """The directories to use for those that a command line names.
+
+    What it leaves out comes from the environment, else from a router's own configuration: the
+    commands there must find the scheduler that the init script started.
+    """
     from qinglong_edge.app.state import DEFAULT_STATE
 
-    return os.environ.get(_STATE_VARIABLE) or DEFAULT_STATE
+    if state is None:
+        state = os.environ.get(_STATE_VARIABLE) or None
+    file = os.environ.get(_CONFIG_VARIABLE) or _ROUTER_CONFIG
+    if runtime is None and os.path.exists(file):
+        from qinglong_edge.cli import uci
+
+        there = uci.options(file)
+        configured = there.get("state") or DEFAULT_STATE
+        if state is None or os.path.abspath(state) == configured:
+            return configured, there.get("runtime")
+    return DEFAULT_STATE if state is None else state, runtime
 
 
 def environment_tz() -> str | None:
@@ -127,7 +143,7 @@ def _run_daemon(options: dict[str, str]) -> int:
 
     # Without a path of its own `zoneinfo` loads the interpreter's build configuration, for good.
     os.environ.setdefault("PYTHONTZPATH", "")
-    where = state.place(options.get("state", default_state()), options.get("runtime"))
+    where = state.place(*settled(options.get("state"), options.get("runtime")))
     program.release()
     if not daemon.serve(where, on_stop=options["on_stop"]):
         output.write("disabled\n")

@@ -67,7 +67,9 @@ def build() -> argparse.ArgumentParser:
     _add_task(commands)
     _add_runs(commands)
     _add_secrets(commands)
+    _add_envs(commands)
     _add_upkeep(commands)
+    _add_kits(commands)
     return parser
 
 
@@ -94,11 +96,16 @@ def _add_system(commands: argparse._SubParsersAction[_Parser]) -> None:
     cron.add_argument("--after", metavar="ISO-or-ms")
     cron.add_argument("--count", type=int, default=5)
     imports = _command(commands, "import", "tasks from elsewhere")
-    imports.add_argument("source", choices=("crontab",))
+    imports.add_argument("source", choices=("crontab", "qinglong", "tasks", "envs"))
     imports.add_argument("file", metavar="FILE", help="- reads standard input")
+    imports.add_argument("--scripts", metavar="DIR", help="QingLong's scripts, beside its database")
+    imports.add_argument("--temporary", metavar="DIR", help="room for a copy of a large database")
+    imports.add_argument("--public", metavar="ENV", action="append", help="not sealed; * for all")
+    imports.add_argument("--no-envs", action="store_true", help="tasks only")
     imports.add_argument("--dialect", choices=("vixie", "busybox"), default="vixie")
     imports.add_argument("--user-column", action="store_true", help="the sixth field is a user")
     imports.add_argument("--zone", metavar="Z")
+    imports.add_argument("--replace", action="store_true", help="envs that are there otherwise")
     imports.add_argument("--dry-run", action="store_true")
 
 
@@ -111,7 +118,7 @@ def _add_task(commands: argparse._SubParsersAction[_Parser]) -> None:
     _add_definition(add)
     change = _command(verbs, "set", "change only what is named")
     change.add_argument("name", nargs="?")
-    change.add_argument("--all", action="store_true", help="every task (with --zone)")
+    change.add_argument("--all", action="store_true", help="every task (with --zone or --env-set)")
     change.add_argument("--no-cron", action="store_true")
     change.add_argument("--no-every", action="store_true")
     change.add_argument("--no-timeout", action="store_true")
@@ -149,9 +156,11 @@ def _add_definition(parser: _Parser) -> None:
     add("--env", metavar="K=V", action="append", type=_pair)
     add("--env-file", metavar="FILE", help="variables from a dotenv file")
     add("--secret", metavar="K=NAME", action="append", type=_pair)
+    add("--env-set", metavar="NAME", action="append", help="an env's values, joined")
     add("--cwd", metavar="DIR")
     add("--nice", metavar="N", type=int)
     add("--log", action=_Either, default=None)
+    add("--label", metavar="L", action="append")
     add("--shell", metavar="TEXT", help="run by /bin/sh -c; or give -- ARGV...")
 
 
@@ -208,6 +217,43 @@ def _add_secrets(commands: argparse._SubParsersAction[_Parser]) -> None:
     retire.add_argument("key", metavar="KEY")
 
 
+def _add_envs(commands: argparse._SubParsersAction[_Parser]) -> None:
+    env = _command(commands, "env", "values under one name, joined with & for tasks")
+    verbs = env.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    _command(verbs, "list", "sets, items, who binds them").add_argument("name", nargs="?")
+    put = _command(verbs, "set", "a value for an item, on standard input")
+    put.add_argument("name", metavar="NAME")
+    put.add_argument("value", nargs="*", help=argparse.SUPPRESS)  # refused, and never repeated
+    put.add_argument("--id", type=int, metavar="N", help="the item; needed where there are several")
+    put.add_argument("--add", action="store_true", help="one more item, at the end")
+    put.add_argument("--keep", action="store_true", help="read no value, change the rest only")
+    put.add_argument("--public", action=_Either, default=None, help="not sealed")
+    put.add_argument("--enabled", action=_Either, default=None)
+    put.add_argument("--remarks", metavar="TEXT")
+    put.add_argument("--label", metavar="L", action="append")
+    for verb, text in (
+        ("enable", "let items, or all of a set, reach tasks"),
+        ("disable", "keep items, or all of a set, from tasks"),
+        ("remove", "drop items, or a set that no task binds"),
+    ):
+        change = _command(verbs, verb, text)
+        change.add_argument("name", metavar="NAME")
+        change.add_argument("id", nargs="*", type=int, metavar="ID")
+    export = _command(verbs, "export", "JSON of ours, or of QingLong")
+    export.add_argument("names", nargs="*", metavar="NAME")
+    _add_format(export)
+    move = _command(verbs, "move", "give an item another place, counted from 1")
+    move.add_argument("name", metavar="NAME")
+    move.add_argument("id", type=int, metavar="ID")
+    move.add_argument("place", type=int, metavar="PLACE")
+
+
+def _add_format(export: _Parser) -> None:
+    formats = ("json", "crontab", "qinglong")
+    export.add_argument("--format", choices=formats, default="json")
+    export.add_argument("--with-values", action="store_true", help="sealed ones too, in clear")
+
+
 def _add_upkeep(commands: argparse._SubParsersAction[_Parser]) -> None:
     audit = _command(commands, "audit", "who changed what, newest first; refusals too")
     audit.add_argument("--limit", metavar="N", type=int)
@@ -221,6 +267,34 @@ def _add_upkeep(commands: argparse._SubParsersAction[_Parser]) -> None:
     _command(commands, "doctor", "what is wrong with this box, and what to do about it")
 
 
+_KITS = (
+    ("openwrt", "init script, configuration, LuCI page: install, uninstall, feed"),
+    ("systemd", "a systemd unit"),
+    ("s6", "an s6-overlay service"),
+    ("docker", "a Dockerfile with the program beside it"),
+    ("program", "the program alone, with this box's own byte code"),
+)
+
+
+def _add_kits(commands: argparse._SubParsersAction[_Parser]) -> None:
+    for kit, text in _KITS:
+        place = {"docker": "."}.get(kit, "/")
+        verbs = _command(commands, kit, text).add_subparsers(
+            dest="verb", metavar="VERB", required=True, parser_class=_Parser
+        )
+        for verb in ("install", "uninstall"):
+            _command(verbs, verb, text).add_argument("--root", metavar="DIR", default=place)
+        if kit == "openwrt":
+            feed = _command(verbs, "feed", "a package for a feed of OpenWrt's build")
+            feed.add_argument("--root", metavar="DIR", required=True)
+    export = _command(commands, "export", "tasks or envs as JSON, which `import` reads; a crontab")
+    export.add_argument("what", choices=("tasks", "envs"))
+    _add_format(export)
+    export.add_argument("--dialect", choices=("vixie", "busybox"), default="vixie")
+    export.add_argument("--zone", metavar="Z", help="of the crontab's machine")
+    _command(commands, "rpcd", "answer the router's web page").add_argument("method")
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of a command line; `argv` holds what stood after `--`, or None."""
     argv: list[str] | None = None
@@ -230,7 +304,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     arguments = _json_first(arguments)
     parser = build()
     options, unknown = parser.parse_known_args(arguments)
-    if unknown and options.command == "secret":
+    if unknown and options.command in ("secret", "env") and options.verb == "set":
         options.value = unknown
     elif unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _ERASE = (b"\x7f", b"\x08")
 _END = (b"\n", b"\r", b"\x04", b"")
 _VERBS = ("init", "status", "rotate", "rekey", "retire")
-_MADE = "a keyring was made; keep a copy: backup FILE --with-keyring\n"
+MADE = "a keyring was made; keep a copy: backup FILE --with-keyring\n"
 
 
 def _set(context: Context) -> int:
@@ -42,12 +42,12 @@ def _set(context: Context) -> int:
     sealing.guard()
     if options.env_file is not None:
         return _set_file(context)
-    value = _read_value()
+    value = read_value()
     with sealing.Sealer(context.where) as sealer:
         answer = sealer.put(options.name, value)
         answer["keyring_created"] = sealer.keyring_made
     told = f"{render.inline(answer['secret'])}: version {answer['version']}\n"
-    return context.show(answer, lambda: told + (_MADE if answer["keyring_created"] else ""))
+    return context.show(answer, lambda: told + (MADE if answer["keyring_created"] else ""))
 
 
 def _set_file(context: Context) -> int:
@@ -60,11 +60,11 @@ def _set_file(context: Context) -> int:
         answer = {**parsed.report(), "keyring_created": sealer.keyring_made}
     lines = [f"{render.inline(each['secret'])}: version {each['version']}\n" for each in told]
     if sealer.keyring_made:
-        lines.append(_MADE)
+        lines.append(MADE)
     return context.show(answer, lambda: "".join(lines) + notes(answer))
 
 
-def _read_value() -> bytes:
+def read_value() -> bytes:
     """The value on standard input; at most a byte more than one may have."""
     parts, left = [], SECRET_VALUE_BYTES_MAX + 1
     try:

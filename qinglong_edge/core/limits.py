@@ -30,6 +30,10 @@ EVERY_MS_MAX = 31_536_000_000
 PARALLEL_MAX = 64
 QUEUED_PER_TASK_MAX = 16
 REASON_CHARACTERS_MAX = 256
+LABELS_MAX = 16  # a task's labels stand in one line
+LABEL_CHARACTERS_MAX = 64
+ENV_ITEMS_MAX = 256  # values under one name: more cookies than one router signs in
+ENV_SETTING_BYTES_MAX = 4_194_304  # items with remarks and labels, escaped
 
 # Cron ------------------------------------------------------------------------------------------
 CRON_TEXT_CHARACTERS_MAX = 1_024
@@ -67,6 +71,9 @@ JSON_DEPTH_MAX = 32  # deep nesting kills the process on the small stacks of mus
 REQUESTS_WAITING_MAX = 256
 PAGE_MAX = 500
 IMPORT_BYTES_MAX = 1_048_576
+EXPORT_BYTES_MAX = 67_108_864  # of one file of exported tasks
+IMPORT_ROWS_MAX = 100_000
+IMPORT_PAGE_MAX = 500  # tasks of a page: checked at once, while the daemon waits
 
 # Time --------------------------------------------------------------------------------------------
 CLOCK_FLOOR_MS = 1_767_225_600_000  # 2026-01-01: a clock before the product's birth is not set

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 PROJECT = "default"  # the only project of an edge; the forms carry one all the same
 PREFIX = "qlsecret:v1:"
 ALGORITHM = "aes-256-gcm"
+ENV_SETTING = "env:"  # before the name of a secret that has several values
 NONCE_BYTES = 12
 TAG_BYTES = 16
 _KEY_ID = ALPHANUMERIC + "._-"

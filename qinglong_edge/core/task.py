@@ -51,6 +51,7 @@ class Definition(Record):
     backoff_ms: int = 10_000
     repeatable: bool = False
     log: bool = True
+    labels: tuple[str, ...] = ()
 
     def _check(self) -> None:
         check_command(self.argv, shell=self.shell)
@@ -66,6 +67,7 @@ class Definition(Record):
         _check_number("backoff_ms", self.backoff_ms, 0, limits.BACKOFF_MS_MAX)
         for ending in self.retry_on:
             _check_choice("retry_on", ending, RETRY_ON)
+        _check_labels(self.labels)
         if self.retry and "lost" in self.retry_on and not self.repeatable:
             raise Invalid(
                 "retry_unsafe",
@@ -78,6 +80,8 @@ class Definition(Record):
         for field in self._fields:
             value = getattr(self, field)
             plain[field] = list(value) if isinstance(value, tuple) else value
+        if not self.labels:  # as a definition was written down before there were any
+            del plain["labels"]
         return plain
 
     def encode(self) -> str:
@@ -124,10 +128,11 @@ def decode_definition(text: str) -> Definition:
     """The stored text read back; any deviation is `Corrupt`."""
     try:
         document = decode(text.encode("utf-8"), bytes_max=limits.REQUEST_BYTES_MAX)
-        if not isinstance(document, dict) or set(document) != set(Definition._fields):
+        fields = set(Definition._fields) - {"labels"}
+        if not isinstance(document, dict) or set(document) - {"labels"} != fields:
             raise Invalid("definition_invalid", "A definition does not have its exact fields.")
-        for field in ("argv", "retry_on"):
-            document[field] = tuple(document[field])
+        for field in ("argv", "retry_on", "labels"):
+            document[field] = tuple(document.get(field, ()))
         return Definition(**document)
     except (EdgeError, TypeError):
         raise Corrupt("definition_corrupt", "A stored task definition is damaged.") from None
@@ -182,6 +187,16 @@ def check_path(path: object, field: str) -> str:
     if _bytes(path, field) > limits.PATH_BYTES_MAX:
         raise Invalid("path_invalid", "A path is longer than 4096 bytes.", field=field)
     return path
+
+
+def _check_labels(labels: tuple[str, ...]) -> None:
+    if len(labels) > limits.LABELS_MAX:
+        raise Invalid("labels_too_many", "A task has more than 16 labels.", labels=len(labels))
+    for label in labels:
+        _bytes(label, "labels")
+        blank = not label.strip() or label != label.strip()
+        if blank or len(label) > limits.LABEL_CHARACTERS_MAX or _CONTROL.intersection(label):
+            raise Invalid("label_invalid", "A label is 1 to 64 printable characters.")
 
 
 def _bytes(text: object, field: str) -> int:

@@ -183,7 +183,7 @@ class Launcher:
                     log_quota_bytes=plan.log_quota_bytes,
                     kept=self._kept,
                 ),
-                resolve,
+                lambda: _resolved(plan, resolve),
             )
         except OSError as error:
             raise _unavailable("launch_unavailable", error.errno) from None
@@ -259,6 +259,12 @@ class Launcher:
             raise Unavailable(
                 "identity_unavailable", "A new process could not be identified."
             ) from None
+
+
+def _resolved(plan: LaunchPlan, resolve: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """What the child adds: values, and the names of those that there are."""
+    values = resolve()
+    return {**values, "QL3_SECRETS": " ".join(each for each in plan.secret_names if each in values)}
 
 
 _PERMANENT = {

@@ -8,7 +8,8 @@ and no empty text in place of a value. Errors name no secret, key or value.
 
 from __future__ import annotations
 
-from qinglong_edge.core import secret
+from qinglong_edge.core import envset, secret
+from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import BINDINGS_BYTES_MAX
 from qinglong_edge.secret import keyring as keyrings
 from qinglong_edge.secret import seal
@@ -17,8 +18,9 @@ from qinglong_edge.system.files import Files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from qinglong_edge.core.envset import EnvSet
     from qinglong_edge.core.recipe import Recipe
     from qinglong_edge.core.secret import Envelope, SecretRef
     from qinglong_edge.secret.keyring import Keyring
@@ -33,20 +35,50 @@ def preflight(keyring_path: str, *, files: Files | None = None) -> None:
 
 
 def materialise(
-    recipe: Recipe, rows: Rows, keyring_path: str, *, files: Files | None = None
+    recipe: Recipe,
+    rows: Rows,
+    keyring_path: str,
+    *,
+    envs: Mapping[str, EnvSet] = {},
+    files: Files | None = None,
 ) -> dict[str, str]:
     """The secret variables of a recipe; `rows` stand as `recipe.secret_refs` do.
+
+    A reference of `envs` stands for several values: the variable gets those that are enabled,
+    joined, and is left away if none is. Its row is opened only if one of them is sealed.
 
     Fails as `resolve`, and with Invalid `secret_value_invalid` where the whole environment, public
     variables included, is over 256 KiB.
     """
-    refs = recipe.secret_refs
-    value_of = dict(zip(refs, resolve(refs, rows, keyring_path, files=files), strict=True))
-    values = {each.name: value_of[each.content] for each in recipe.bindings if each.is_secret}
+    needed = {
+        ref: row
+        for ref, row in zip(recipe.secret_refs, rows, strict=True)
+        if ref not in envs or envs[ref].needs_key
+    }
+    opened = resolve(tuple(needed), tuple(needed.values()), keyring_path, files=files)
+    value_of = dict(zip(needed, opened, strict=True))
+    for ref, env in envs.items():
+        joined = _joined(env, value_of.pop(ref, None))
+        if joined is not None:
+            value_of[ref] = joined
+    values = {
+        each.name: value_of[each.content]
+        for each in recipe.bindings
+        if each.is_secret and each.content in value_of
+    }
     whole = {each.name: values.get(each.name, each.content) for each in recipe.bindings}
     if sum(len(f"{name}{value}".encode()) for name, value in whole.items()) > BINDINGS_BYTES_MAX:
         raise seal.value_invalid("too_large_together", "An environment is too large.")
     return values
+
+
+def _joined(env: EnvSet, plaintext: str | None) -> str | None:
+    try:
+        values = {} if plaintext is None else envset.decode_values(plaintext.encode())
+        joined = env.joined(values)
+    except (Invalid, KeyError):
+        raise secret.unavailable("misplaced") from None
+    return None if joined is None else seal.check_value(joined.encode())
 
 
 def resolve(

@@ -203,8 +203,13 @@ class SecretStore:
 
         Refused: `secret_unknown`, `secret_bound` (a task's newest revision binds it).
         """
-        if name in self._bound():
+        if name in self.bound():
             raise Refused("secret_bound", "A task binds the secret.")
+        if not self.drop(name, at_ms):
+            raise Refused("secret_unknown", "There is no such secret.")
+
+    def drop(self, name: str, at_ms: int) -> bool:
+        """Delete a secret with every version, bound or not; False if there is none."""
         marked = self._database.execute(
             """
             UPDATE secret SET removed_at_ms = ?
@@ -213,7 +218,7 @@ class SecretStore:
             (at_ms, secret.PROJECT, name),
         )
         if marked.rowcount != 1:
-            raise Refused("secret_unknown", "There is no such secret.")
+            return False
         self._database.execute(
             """
             DELETE FROM secret_envelope WHERE secret_number =
@@ -221,10 +226,11 @@ class SecretStore:
             """,
             (secret.PROJECT, name),
         )
+        return True
 
     def listing(self) -> list[dict[str, object]]:
         """Every secret that is there, by name: newest version, its newest key, who binds it."""
-        bound = self._bound()
+        bound = self.bound()
         rows = self._database.rows(
             f"""
             SELECT name, secret.version, key_id, created_at_ms, max(envelope.number)
@@ -243,7 +249,7 @@ class SecretStore:
             for name, version, key, created_at_ms, _number in rows
         ]
 
-    def _bound(self) -> dict[str, list[str]]:
+    def bound(self) -> dict[str, list[str]]:
         """Secret -> the tasks whose newest revision binds it; a damaged recipe binds nothing."""
         bound: dict[str, list[str]] = {}
         rows = self._database.rows(

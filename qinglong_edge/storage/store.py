@@ -25,6 +25,8 @@ from qinglong_edge.system.files import Files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from qinglong_edge.core.commit import AttemptKey, Commit
     from qinglong_edge.core.tombstone import Tombstone
 
@@ -101,6 +103,19 @@ class Store:
     def put_setting(self, name: str, value: str) -> None:
         """Store a setting; inside the caller's block."""
         self.database.execute(_PUT_SETTING, (name, value))
+
+    def settings(self, prefix: str, after: str = "") -> Iterator[tuple[str, str]]:
+        """Stored settings whose names begin so, by name, behind one of them."""
+        rows = self.database.rows(
+            "SELECT name, value FROM setting WHERE name > ? AND name < ? ORDER BY name",
+            (prefix + after, prefix + "\x7f"),
+        )
+        for name, value in rows:
+            yield name.removeprefix(prefix), value
+
+    def drop_setting(self, name: str) -> None:
+        """Forget a setting; inside the caller's block."""
+        self.database.execute("DELETE FROM setting WHERE name = ?", (name,))
 
     def commit(self, commit: Commit) -> None:
         """Make a whole `Commit` durable, or nothing of it.

@@ -42,7 +42,7 @@ def test_every_module_is_there_as_source_and_as_byte_code(tmp_path: Path) -> Non
         made = archive.read("__main__.pyc")
         streams = {name: first.Contents(name, archive.read(name)) for name in STREAMS}
     code, source = streams[first.CODE], streams[first.SOURCE]
-    assert names == sorted({"__main__.py", "__main__.pyc", *STREAMS})
+    assert names == sorted({"__main__.py", "__main__.pyc", builder.KIT_STREAM, *STREAMS})
     assert streams[first.DATA].index.keys() == DATA
     assert code.index.keys() == source.index.keys()
     assert len(code.index) > 80

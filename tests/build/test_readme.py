@@ -35,7 +35,7 @@ PROMISES = (
 )
 # Names that are no file of this tree: on a router, of the state, made by a command, a zone.
 ELSEWHERE = re.compile(
-    r"/.*|(config|keyring)\.json|dist/qinglong-edge(-worker)?\.pyz|\.venv|Europe/Berlin"
+    r"/.*|x\.(?:js|py)|(?:config|keyring)\.json|dist/qinglong-edge(-worker)?\.pyz|\.venv|Europe/Berlin"
 )
 
 

@@ -31,9 +31,11 @@ PACKAGE = "qinglong_edge"
 ARTIFACT = os.path.join("dist", "qinglong-edge.pyz")
 SHEBANG = b"#!/usr/bin/python3 -IS\n"
 DATA = frozenset({"qinglong_edge/process/wrapper.sh"})
+KIT = "qinglong_edge/kit/"  # files that only one-shot commands read, so the daemon never holds them
 FIRST = "__main__.py"  # the package's, at the root of the zipapp
 SOURCE = "source.bz2"
 DATA_STREAM = "data.bz2"
+KIT_STREAM = "kit.bz2"
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)  # the oldest that a zip can say
 _COMPILER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bytecode.py")
 
@@ -92,10 +94,13 @@ def build(root: str, output: str, *, python: str, kind: Kind = RUNTIME) -> Artif
     compiled = _compile(python, {n: t for n, t in sources.items() if n.endswith(".py")})
     made = {"digest": digest(sources), "python": compiled.python}
     texts = {name: sources[name] for name in compiled.code}
-    data = {name: content for name, content in sources.items() if not name.endswith(".py")}
+    plain_data = {n: content for n, content in sources.items() if not n.endswith(".py")}
+    data = {name: content for name, content in plain_data.items() if not name.startswith(KIT)}
+    kit = {n.removeprefix(KIT): content for n, content in plain_data.items() if n not in data}
     data[f"{PACKAGE}/build.json"] = _json(made)
     packed = {compiled.member: _stream(compiled.code), SOURCE: _stream(texts)}
     plain = {FIRST: first, f"{FIRST}c": compiled.first, DATA_STREAM: _stream(data)}
+    plain[KIT_STREAM] = _stream(kit)
     content = _archive(plain | packed)
     _publish(output, content)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -213,7 +218,7 @@ def _package(root: str) -> dict[str, bytes]:
             name = os.path.relpath(path, root).replace(os.sep, "/")
             if file.startswith(".") or file.endswith(".pyc"):
                 continue
-            if not file.endswith(".py") and name not in DATA:
+            if not (file.endswith(".py") or name in DATA or name.startswith(KIT)):
                 raise BuildError(f"{name} is neither a module nor a known data file.")
             with open(path, "rb") as opened:
                 found[name] = opened.read()

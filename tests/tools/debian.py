@@ -17,8 +17,11 @@ from collections.abc import Iterator, Sequence
 TOOLS = (
     "bash",  # three of the shells that the wrapper is tested with
     "busybox",
+    "chromium",  # shows the router's web page
     "dash",
     "e2fsprogs",  # small file systems that get full
+    "fonts-wqy-microhei",  # its Chinese words
+    "make",  # reads the package file of a feed
     "mount",
     "tzdata",
     "util-linux",  # unshare

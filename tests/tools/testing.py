@@ -29,7 +29,7 @@ _REPORT = os.path.join(".cache", "report.xml")
 # are about the artifact, the disk, whole machines and long random runs, whatever runs them.
 WHOLE = (11,)
 NEEDED = 13  # what OpenWrt 25.12 has; the rest where they can be had
-HEAVY = ("tests/build", "tests/crash", "tests/e2e", "tests/soak")
+HEAVY = ("tests/build", "tests/crash", "tests/e2e", "tests/luci", "tests/soak")
 
 
 class SetupError(Exception):

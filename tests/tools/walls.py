@@ -52,6 +52,12 @@ STDLIB: dict[str, frozenset[str]] = {
     "storage": frozenset({"_sqlite3", "errno", "os"}),
     "process": frozenset({"_signal", "errno", "os", "signal", "stat", "struct"}),
     "artifact": frozenset({"_thread", "errno", "os", "stat"}),  # one writer, many callers
+    # Moving in and out, in one-shot commands or for one request.
+    **dict.fromkeys(("core.envset", "core.export"), frozenset({"re"})),
+    "core.qinglong": frozenset({"json", "re"}),
+    **dict.fromkeys(("app.kit", "app.qinglong", "app.staging"), frozenset({"json"})),
+    **dict.fromkeys(("cli.envfiles", "cli.exporting", "cli.moving"), frozenset({"json"})),
+    "cli.uci": frozenset({"re"}),
     # The worker's own: its TLS brings `re` with it.
     **dict.fromkeys(
         ("artifact.worker", "core.revision", "core.session", "core.wire"), frozenset({"re"})
@@ -83,6 +89,10 @@ LATE: dict[str, dict[str, str]] = {
     "app.worker_doctor": dict.fromkeys(("socket", "ssl"), "one-shot: whether the plane is there"),
     "worker.transport": dict.fromkeys(
         ("http", "io", "select", "socket", "ssl"), "the plane is reached over HTTPS"
+    ),
+    "app.installed": dict.fromkeys(
+        ("_bz2", "_frozen_importlib_external", "_imp", "marshal", "struct", "zipimport"),
+        "only `install`, a one-shot command",
     ),
     "cli": dict.fromkeys(("datetime", "termios"), "only one-shot commands"),
 }
