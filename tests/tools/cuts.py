@@ -96,8 +96,9 @@ def main(given: list[str]) -> int:
         campaign = Campaign(image, shared, recording, not own.control, until)
         campaign.run(every)
     broken = [each for each in campaign.found if each.broken]
+    spent = sum(each.seconds for each in campaign.found) / max(1, len(campaign.found))
     print(
         f"{own.arch}: {len(campaign.found)} of {len(every)} cuts tried, {len(broken)} broke a "
-        f"promise{' (control)' * own.control}; --seed {own.seed}"
+        f"promise{' (control)' * own.control}; {spent:.1f} s each in a guest; --seed {own.seed}"
     )
     return int(bool(broken) != own.control)

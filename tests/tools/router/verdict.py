@@ -77,15 +77,22 @@ class Verdict:
             self._look(invariants.ALWAYS, "before the start")
         elif self._acked("init"):
             self.broken.append("the state that `init` made is gone")
-        self._product.init(self._state)
+        if not (begun and self._acked("init")):
+            self._product.init(self._state)
         self._fit()
         with self._product.daemon(self._state) as daemon:
+            self._quiet(daemon)
             deadline = time.monotonic() + _WITHIN_S
             while daemon.call("status")["active"] and time.monotonic() < deadline:
                 time.sleep(0.05)
             self.broken += self._kept(daemon)
             self.broken += self._goes_on(daemon)
         self._look(_SETTLED, "after it")
+
+    def _quiet(self, daemon: Daemon) -> None:
+        """No trigger starts a run that this look would end in the middle of."""
+        for task in daemon.call("task.list")["tasks"]:
+            daemon.call("task.set", name=task["task"], cron=[])
 
     def _fit(self) -> None:
         """The small disk's limits, which a person sets and a cut may have lost."""
