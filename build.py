@@ -4,6 +4,7 @@
     python3 build.py demo                       builds, then runs the main job for real and tells it
     python3 build.py test [--with-emulation] [-- PYTEST ARGUMENTS]
     python3 build.py bench [--json] [--quick]   the measured table
+    python3 build.py cuts [--seconds N] [--arch arm64|x86] [--control]   power cuts on a router
 
 A thin door: the work is done by the modules under tests/tools.
 """
@@ -28,6 +29,11 @@ def _arguments(given: list[str]) -> argparse.Namespace:
     bench = commands.add_parser("bench", help="the measured table")
     bench.add_argument("--json", action="store_true", help="one JSON document")
     bench.add_argument("--quick", action="store_true", help="shorter looks, smaller states")
+    cuts = commands.add_parser("cuts", help="power cuts on an emulated router")
+    cuts.add_argument("--seconds", type=int, default=900, help="how long to go on")
+    cuts.add_argument("--arch", choices=("arm64", "x86"), default="arm64", help="which router")
+    cuts.add_argument("--control", action="store_true", help="a disk that forgets its flushes")
+    cuts.add_argument("--seed", type=int, default=None, help="the order of an earlier time")
     if "--" not in given:
         return parser.parse_args(given)
     mark = given.index("--")
@@ -67,7 +73,10 @@ def main(given: list[str]) -> int:
         from tests.tools import testing
 
         return testing.test(ROOT, emulation=own.with_emulation, pytest=getattr(own, "pytest", []))
-    options = [f"--{name}" for name in ("json", "quick") if getattr(own, name, False)]
+    options = [f"--{name}" for name in ("json", "quick", "control") if getattr(own, name, False)]
+    for name in ("seconds", "arch", "seed"):
+        if getattr(own, name, None) is not None:
+            options += [f"--{name}", str(getattr(own, name))]
     status: int = importlib.import_module(f"tests.tools.{own.command}").main(options)
     return status
 

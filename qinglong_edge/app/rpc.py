@@ -37,26 +37,34 @@ class Peer:
         return f"user:{self.uid}"
 
 
+def _nothing() -> None:
+    return None
+
+
 class Pending:
     """An answer that comes later; settled once, told to one listener."""
 
     def __init__(self) -> None:
         self._outcome: tuple[object, BaseException | None] | None = None
         self._listener: Callable[[object, BaseException | None], None] | None = None
-        self.on_abandoned: Callable[[], None] = lambda: None
+        self.on_abandoned: Callable[[], None] = _nothing
 
     def settle(self, result: object = None, error: BaseException | None = None) -> None:
         """Give the answer; later ones are ignored."""
         if self._outcome is None:
             self._outcome = (result, error)
-            if self._listener is not None:
-                self._listener(result, error)
+            listener, self._listener = self._listener, None
+            # Whoever was to be told holds this answer: a circle would stay until a collector comes.
+            self.on_abandoned = _nothing
+            if listener is not None:
+                listener(result, error)
 
     def listen(self, listener: Callable[[object, BaseException | None], None]) -> None:
         """Be told, now if it is settled already."""
-        self._listener = listener
         if self._outcome is not None:
             listener(*self._outcome)
+        else:
+            self._listener = listener
 
     @property
     def settled(self) -> bool:

@@ -114,10 +114,11 @@ def wait(runtime: Runtime, params: Params) -> Pending:
         pending.settle(views.run_document(runtime, run))
         return pending
 
-    def settled(ended: Run) -> None:
-        if ended.number == run.number and ended.ended:
-            runtime.settled.remove(settled)
+    def settled(ended: Run) -> bool:
+        mine = ended.number == run.number and ended.ended
+        if mine:
             pending.settle(views.run_document(runtime, ended))
+        return mine
 
     runtime.settled.append(settled)
     pending.on_abandoned = lambda: _forget(runtime, settled)

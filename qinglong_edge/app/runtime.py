@@ -85,7 +85,7 @@ class Runtime:
         self.profile: Profile = profiles.load(config.profile).replace(**config.limits)
         self.zones = Zones()
         self.staged: Staged | None = None  # an import that is being checked
-        self.settled: list[Callable[[Run], None]] = []
+        self.settled: list[Callable[[Run], object]] = []  # true: it has heard enough
         self.started_boot_ms = parts.clock.boot_ms()
         try:
             self.boot_id = parts.processes.boot_id() or "unknown"
@@ -264,8 +264,8 @@ class Runtime:
         )
 
     def _run_settled(self, run: Run) -> None:
-        for call in list(self.settled):
-            call(run)
+        done = [call for call in list(self.settled) if call(run)]
+        self.settled[:] = [call for call in self.settled if call not in done]
 
     def prepare_launching(self) -> None:
         """What a launch needs in the runtime directory; asked for before the first one.

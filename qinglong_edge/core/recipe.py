@@ -207,7 +207,8 @@ def decode(data: bytes, context_ref: str) -> Recipe:
         raise _corrupt("digest")
     try:
         document = canonical.decode(data, bytes_max=_CANONICAL_BYTES_MAX, depth_max=_DEPTH_MAX)
-        recipe = Recipe(bindings=tuple(map(_binding, _listed(document))))
+        # By a list: of tuples whose size is not known first Python keeps one more for each run.
+        recipe = Recipe(bindings=tuple([_binding(item) for item in _listed(document)]))
     except Invalid as error:
         raise _corrupt(error.code) from None
     if recipe.canonical() != data:

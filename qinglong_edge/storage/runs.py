@@ -138,7 +138,8 @@ class RunStore:
 
     def _insert_attempt(self, attempt: Attempt) -> None:
         stored = attempt_key(attempt.run_number, attempt.attempt)
-        self._database.execute(_INSERT_ATTEMPT, (stored, *_attempt_values(attempt)[2:]))
+        # A list: Python 3.11 keeps each tuple of twenty that it frees and never takes one again.
+        self._database.execute(_INSERT_ATTEMPT, [stored, *_attempt_values(attempt)[2:]])
 
     def _update_attempt(self, before: Attempt, attempt: Attempt) -> None:
         values = dict(zip(Attempt._fields, _attempt_values(attempt), strict=True))

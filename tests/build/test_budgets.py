@@ -69,6 +69,21 @@ def test_an_idle_daemon_holds_little_memory(product: Product, tmp_path: Path) ->
     assert within, f"{found} of {dirty:,} and {rss:,} KiB; {grown(product, tmp_path)}"
 
 
+def test_runs_leave_nothing_in_memory(product: Product) -> None:
+    """Caches fill; then a run more is not a byte more."""
+    with measure.folder(on_memory=True) as home:
+        state = os.path.join(home, "state")
+        product.populated(state, bench_idle.TASKS)
+        with product.daemon(state) as daemon:
+            daemon.call("task.add", name="one line", shell="echo hi")
+            daemon.run("one line")
+            first = measure.memory(daemon.pid).private_dirty
+            for _ in range(300):
+                daemon.run("one line")
+            grown = measure.memory(daemon.pid).private_dirty - first
+    assert grown <= BUDGET["growth_kib"], f"{grown} KiB by 300 runs"
+
+
 def test_an_idle_daemon_writes_nothing_and_sleeps(product: Product) -> None:
     """P9: no byte to any write call, at most two wake-ups a minute."""
     with measure.folder(on_memory=True) as home:

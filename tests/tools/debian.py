@@ -26,6 +26,14 @@ TOOLS = (
     "tzdata",
     "util-linux",  # unshare
 )
+EMULATORS = (  # whole machines, single programs of other machines, and what makes their disks
+    "dosfstools",
+    "f2fs-tools",
+    "mmdebstrap",
+    "qemu-system-arm",
+    "qemu-system-x86",
+    "qemu-user-static",
+)
 CRONTABS = (  # what Debian's packages put into /etc/crontab and /etc/cron.d
     "anacron",
     "awstats",
@@ -43,7 +51,7 @@ class UnobtainableError(Exception):
     """A package cannot be had on this machine; the message is the reason for a skip."""
 
 
-def missing(packages: Sequence[str] = TOOLS) -> list[str]:
+def missing(packages: Sequence[str] = (*TOOLS, *EMULATORS)) -> list[str]:
     """The packages that are not installed."""
     return [name for name in packages if not _installed(name)]
 
@@ -85,10 +93,13 @@ def folder(target: str) -> Iterator[str]:
         os.rename(files, target)
 
 
-def tree(files: str, suite: str, packages: Sequence[str]) -> None:
+def tree(
+    files: str, suite: str, packages: Sequence[str], *, architecture: str | None = None
+) -> None:
     """Unpack packages of another release and all that they depend on, configuring nothing.
 
     The release comes from where mmdebstrap looks for it, under this machine's own settings of apt.
+    `architecture` is another machine's, as Debian calls it.
     """
     if os.geteuid() != 0:
         raise UnobtainableError(f"unpacking a tree of Debian {suite} needs root")
@@ -103,6 +114,7 @@ def tree(files: str, suite: str, packages: Sequence[str]) -> None:
             "--variant=extract",
             f"--aptopt={written.name}",
             f"--include={','.join(packages)}",
+            *([] if architecture is None else [f"--architectures={architecture}"]),
             suite,
             files,
         )

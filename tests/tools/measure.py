@@ -92,19 +92,21 @@ class Memory:
 
     rss: int
     private_dirty: int
+    anonymous: int
 
 
-def memory(pid: int) -> Memory:
-    """Memory of a process that has come to rest."""
-    rest(pid)
-    os.sync()
+def memory(pid: int, *, at_rest: bool = True) -> Memory:
+    """Memory of a process once it has come to rest, or as it is."""
+    if at_rest:
+        rest(pid)
+        os.sync()
     found: dict[str, int] = {}
     with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as opened:
         for line in opened:
             name, _, value = line.partition(":")
             if value.endswith("kB\n"):
                 found[name] = int(value.split()[0])
-    return Memory(rss=found["Rss"], private_dirty=found["Private_Dirty"])
+    return Memory(found["Rss"], found["Private_Dirty"], found["Anonymous"])
 
 
 def rest(pid: int, *, within_s: float = 5.0, every_s: float = 0.1) -> None:

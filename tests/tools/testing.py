@@ -29,7 +29,9 @@ _REPORT = os.path.join(".cache", "report.xml")
 # are about the artifact, the disk, whole machines and long random runs, whatever runs them.
 WHOLE = (11,)
 NEEDED = 13  # what OpenWrt 25.12 has; the rest where they can be had
-HEAVY = ("tests/build", "tests/crash", "tests/e2e", "tests/luci", "tests/soak")
+HEAVY = tuple(
+    f"tests/{name}" for name in ("build", "crash", "e2e", "emulation", "luci", "soak", "worker")
+)
 
 
 class SetupError(Exception):
@@ -46,7 +48,7 @@ def test(root: str, *, emulation: bool, pytest: list[str]) -> int:
     try:
         if emulation:
             _provide(root)
-            environment["EDGE_STRICT"] = "1"
+            environment |= {"EDGE_STRICT": "1", "EDGE_EMULATION": "1"}
         python = _environment(root)
         others = _others(root) if emulation else []
     except (SetupError, debian.UnobtainableError) as error:
