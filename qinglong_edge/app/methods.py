@@ -38,6 +38,16 @@ def _env(name: str) -> Method:
     return method
 
 
+def _notify(name: str) -> Method:
+    def method(runtime: Runtime, params: Params) -> object:
+        from qinglong_edge.app import notices as n
+
+        methods: dict[str, Method] = {"list": n.listing, "find": n.find, "save": n.save}
+        return methods.get(name, n.remove)(runtime, params)
+
+    return method
+
+
 METHODS: Mapping[str, Method] = {
     "task.add": tasks.add,
     "task.set": tasks.change,
@@ -63,6 +73,7 @@ METHODS: Mapping[str, Method] = {
     "import.stage": _import("stage"),
     "import.commit": _import("commit"),
     **{f"env.{name}": _env(name) for name in ("list", "find", "save", "remove")},
+    **{f"notify.{name}": _notify(name) for name in ("list", "find", "save", "remove")},
     "secret.append": secrets.append,
     "secret.find": secrets.find,
     "secret.page": secrets.page,
@@ -89,6 +100,7 @@ AUDITED = frozenset(
             "secret.remove",
         ),
         *("keyring.intent", "keyring.retire", "env.save", "env.remove"),
+        *("notify.save", "notify.remove"),
     }
 )
 LATER = frozenset({"run.start", "run.wait", "run.stop"})  # may keep a client waiting

@@ -93,7 +93,7 @@ class Envs:
     def _row(self, draft: Draft, row: Row, *, public: bool) -> Outcome:
         if any(f"{SOURCE_LABEL}{row.row}" in each.labels for each in draft.items):
             return "idempotent"
-        number = draft.put(row.value, number=None, public=public).id
+        number = draft.put(row.value.encode(), number=None, public=public).id
         draft.items[-1] = draft.items[draft.place(number)].replace(
             enabled=row.enabled, remarks=row.remarks, labels=row.labels
         )

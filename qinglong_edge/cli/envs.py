@@ -65,7 +65,7 @@ def _set(context: Context) -> int:
             "A value is read from standard input; arguments are seen by others.",
         )
     sealing.guard()
-    value = None if options.keep else envedit.text_of(read_value())
+    value = None if options.keep else read_value()
     with sealing.Sealer(context.where) as sealer:
         draft = envedit.load(sealer, options.name, known=options.keep)
         number = envedit.chosen(draft, options.id, add=options.add)

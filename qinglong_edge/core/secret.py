@@ -38,6 +38,7 @@ PROJECT = "default"  # the only project of an edge; the forms carry one all the 
 PREFIX = "qlsecret:v1:"
 ALGORITHM = "aes-256-gcm"
 ENV_SETTING = "env:"  # before the name of a secret that has several values
+NOTIFY_SETTING = "notify:"  # before the name of a channel, in its setting and its secret
 NONCE_BYTES = 12
 TAG_BYTES = 16
 KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
