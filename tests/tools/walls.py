@@ -73,6 +73,7 @@ LATE: dict[str, dict[str, str]] = {
         ("cryptography", "site"), "only the launch child and one-shot commands open secrets"
     ),
     "app": {"tomllib": "only a checkout reads TOML; the zipapp carries JSON"},
+    "app.doctor": {"_ssl": "only `doctor`, a one-shot command"},
     "app.installed": dict.fromkeys(
         ("_bz2", "_frozen_importlib_external", "_imp", "marshal", "struct", "zipimport"),
         "only `install`, a one-shot command",
