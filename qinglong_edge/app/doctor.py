@@ -167,14 +167,11 @@ def _schedulers(told: dict[str, Any]) -> Check:
 
 
 def _memory() -> Check:
-    try:
-        with open(MEMINFO, "rb") as opened:
-            words = opened.read(4_096).split()
-        free = int(words[words.index(b"MemAvailable:") + 1])
-    except (OSError, ValueError, IndexError):
+    found = [line.split()[1] for line in _lines(MEMINFO) if line.startswith("MemAvailable:")]
+    if not found:
         return _said("memory", OK, "The kernel does not say how much memory is free.")
-    message = f"{free // _KIB} MiB of memory are free."
-    if free >= _FREE_KIB_MIN:
+    message = f"{int(found[0]) // _KIB} MiB of memory are free."
+    if int(found[0]) >= _FREE_KIB_MIN:
         return _said("memory", OK, message)
     message += " The scheduler takes about 16 MiB, a run about 4 and what its command needs."
     return _said("memory", WARN, message, "Stop what is not needed, or add swap: zram-swap")

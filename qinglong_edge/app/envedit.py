@@ -1,13 +1,12 @@
 """Envs in the command that changes them, where the plaintext is.
 
-Owns the way from one order and its values to the next. Values are opened only where others of the
-same set must be sealed again, and cross to the owner sealed. A change that another command made
-meanwhile refuses this one.
+Owns the way from one order and its values to the next. Values are opened only where they must be
+sealed again. A change that another command made meanwhile refuses this one.
 """
 
 from __future__ import annotations
 
-from qinglong_edge.core import envset
+from qinglong_edge.core import envset, secret
 from qinglong_edge.core.envset import EnvSet, Item
 from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.secret import seal
@@ -134,7 +133,7 @@ def load(sealer: Sealer, name: str, *, known: bool = False) -> Draft:
     recipe.check_name(name)
     draft = Draft(sealer, name, sealer.call("env.find", {"name": name}))
     if known and draft.new:
-        raise Refused("env_unknown", "There is no env of that name; `env set` first.")
+        raise secret.env_unknown()
     return draft
 
 

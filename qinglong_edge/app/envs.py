@@ -7,7 +7,7 @@ sealed value: the command that asks opens, changes and seals it.
 from __future__ import annotations
 
 from qinglong_edge.app.params import Params
-from qinglong_edge.app.secrets import newest
+from qinglong_edge.app.secrets import forget, newest
 from qinglong_edge.core import envset, secret
 from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.storage.connection import IDEMPOTENT, INSERTED
@@ -120,21 +120,14 @@ def remove(runtime: Runtime, params: Params) -> Document:
     """`env.remove`: a whole set; refused while a task's newest revision binds it."""
     name = params.text("name")
     params.end()
-    if runtime.store.setting(envset.SETTING + name) is None:
-        raise unknown()
+    setting = envset.SETTING + name
+    if runtime.store.setting(setting) is None:
+        raise secret.env_unknown()
     if name in runtime.store.secrets.bound():
         raise Refused("env_bound", "A task binds the env.")
-    with runtime.store.database.write():
-        runtime.store.drop_setting(envset.SETTING + name)
-        runtime.store.secrets.drop(name, runtime.parts.clock.wall_ms())
-        runtime.record(params, name)
+    forget(runtime, params, name, setting=setting, sealed=name)
     return {"env": name, "removed": True}
 
 
 def _exists() -> Refused:
     return Refused("secret_exists", "There is a secret of that name, which is no env.")
-
-
-def unknown() -> Refused:
-    """There is no such set."""
-    return Refused("env_unknown", "There is no env of that name; `env set` first.")

@@ -5,7 +5,7 @@ Owns the one commit in which a channel and its key appear or go together.
 
 from __future__ import annotations
 
-from qinglong_edge.app.secrets import newest
+from qinglong_edge.app.secrets import forget, newest
 from qinglong_edge.core import channel as channels
 from qinglong_edge.core import secret
 from qinglong_edge.core.errors import Invalid, Refused
@@ -75,10 +75,7 @@ def remove(runtime: Runtime, params: Params) -> Document:
     setting = channels.SETTING + name
     if runtime.store.setting(setting) is None:
         raise unknown()
-    with runtime.store.database.write():
-        runtime.store.drop_setting(setting)
-        runtime.store.secrets.drop(setting, runtime.parts.clock.wall_ms())
-        runtime.record(params, name)
+    forget(runtime, params, name, setting=setting, sealed=setting)
     return {"channel": name, "removed": True}
 
 

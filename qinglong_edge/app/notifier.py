@@ -6,8 +6,7 @@ Owns what waits to be told, in memory only; a crash loses it, the runs themselve
     a message was sent  -> the next one waits a minute, twice as long each time while news comes
     a message failed    -> its news waits for the next one, eight times at most
 
-So a storm costs one message at once and then ever rarer digests. Sending is one child at a time,
-which ends within 30 s whatever its peer does; a run never waits for it.
+Sending is one child at a time, which ends within 30 s whatever its peer does; no run waits for it.
 """
 
 from __future__ import annotations

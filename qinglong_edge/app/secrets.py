@@ -64,6 +64,14 @@ def newest(runtime: Runtime, name: str) -> dict[str, object]:
     }
 
 
+def forget(runtime: Runtime, params: Params, name: str, *, setting: str, sealed: str) -> None:
+    """Drop what stands in a setting with the secret that belongs to it, in one commit."""
+    with runtime.store.database.write():
+        runtime.store.drop_setting(setting)
+        runtime.store.secrets.drop(sealed, runtime.parts.clock.wall_ms())
+        runtime.record(params, name)
+
+
 def page(runtime: Runtime, params: Params) -> dict[str, object]:
     """`secret.page`: sealed rows in order; with `missing_key` those without a copy under it."""
     after = params.maybe_text("after")

@@ -1,8 +1,7 @@
 """`env export`, `export envs` and `import envs`: values under their names, out and in again.
 
-Owns the files. Our own JSON keeps everything and reads back exactly; QingLong's, a list of {name,
-value, remarks}, keeps enabled and disabled values alike. Sealed values leave only with
-`--with-values`. An import is one transaction, and a second one changes nothing: our sets are
+Owns the files. Our own JSON keeps everything, QingLong's is a list of {name, value, remarks}.
+Sealed values leave only with `--with-values`. A second import changes nothing: our sets are
 compared whole, QingLong's rows by name and value, as its own table is.
 """
 
@@ -11,10 +10,11 @@ from __future__ import annotations
 import json
 
 from qinglong_edge.cli import output, render
+from qinglong_edge.cli.context import read_input
 from qinglong_edge.cli.envs import listed
 from qinglong_edge.cli.secrets import MADE
 from qinglong_edge.core.canonical import decode
-from qinglong_edge.core.errors import Corrupt, EdgeError, Invalid, Refused
+from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.core.limits import EXPORT_BYTES_MAX
 
 TYPE_CHECKING = False
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from qinglong_edge.app.client import Client
     from qinglong_edge.app.envedit import Draft
-    from qinglong_edge.app.sealing import Sealer
     from qinglong_edge.cli.context import Context
 
 _KIND = "qinglong_edge.envs"
@@ -80,76 +78,40 @@ def _items(draft: Draft) -> list[dict[str, Any]]:
 
 def read(context: Context) -> int:
     """Envs of a file, all that can be kept in one transaction."""
-    from qinglong_edge.app import sealing
+    from qinglong_edge.app import envedit, sealing
 
     options = context.options
     sealing.guard()
-    document = decode(_bytes(options.file), bytes_max=EXPORT_BYTES_MAX)
-    own = isinstance(document, dict)
+    document = decode(read_input(options.file, EXPORT_BYTES_MAX), bytes_max=EXPORT_BYTES_MAX)
+    own, public = isinstance(document, dict), frozenset(options.public or ())
     told: list[dict[str, Any]] = []
     with context.client() as client:
         sealer = sealing.Sealer(context.where, client=client)
-        taken = _Taken(client, sealer, frozenset(options.public or ()), dry_run=options.dry_run)
+        token: str | None = None
         for name, items in _own(document) if own else _foreign(document):
-            outcomes = taken.take(name, items, own=own, replace=options.replace)
-            told += [
-                {"env": name, "item": place, **outcome} for place, outcome in enumerate(outcomes, 1)
-            ]
-        taken.commit()
+            outcomes: list[dict[str, Any]]
+            try:
+                draft = envedit.load(sealer, name)
+                if own:
+                    words = [_whole(draft, items, replace=options.replace)] * len(items)
+                else:
+                    clear = bool(public & {name, "*"})
+                    words = [_append(draft, each, public=clear) for each in items]
+                draft.weight()
+                if draft.changed() and not options.dry_run:
+                    asked = {"token": token, "envs": [draft.request()]}
+                    token = client.call("import.stage", asked)["token"]
+                outcomes = [{"outcome": each} for each in words]
+            except (Invalid, Refused) as error:  # one item refuses its whole set
+                outcomes = [{"outcome": "refused", **error.document()}] * len(items)
+            told += [{"env": name, "item": n, **each} for n, each in enumerate(outcomes, 1)]
+        if token is not None:
+            client.call("import.commit", {"token": token})
     refused = sum(each["outcome"] == "refused" for each in told)
     made = sealer.keyring_made
     answer = {"dry_run": options.dry_run, "envs": told, "refused": refused, "keyring_created": made}
     rows = [(each["env"], each["item"], each["outcome"], each.get("message", "")) for each in told]
     return context.show(answer, lambda: render.table(_HEADS, rows) + (MADE if made else ""))
-
-
-def _bytes(path: str) -> bytes:
-    from qinglong_edge.cli.context import read_input
-
-    return read_input(path, EXPORT_BYTES_MAX)
-
-
-class _Taken:
-    """One file on its way in."""
-
-    def __init__(
-        self, client: Client, sealer: Sealer, public: frozenset[str], *, dry_run: bool
-    ) -> None:
-        self._client = client
-        self._sealer = sealer
-        self._public = public
-        self._dry_run = dry_run
-        self._token: str | None = None
-
-    def take(
-        self, name: str, items: list[dict[str, Any]], *, own: bool, replace: bool
-    ) -> list[dict[str, Any]]:
-        """What becomes of each item of a name; a refusal refuses all of them."""
-        from qinglong_edge.app import envedit
-
-        try:
-            draft = envedit.load(self._sealer, name)
-            if own:
-                outcomes = [_whole(draft, items, replace=replace)] * len(items)
-            else:
-                public = name in self._public or "*" in self._public
-                outcomes = [_append(draft, each, public=public) for each in items]
-            draft.weight()
-            if draft.changed() and not self._dry_run:
-                asked = {"token": self._token, "envs": [draft.request()]}
-                self._token = self._client.call("import.stage", asked)["token"]
-        except Corrupt:
-            raise
-        except EdgeError as error:
-            if error.exit_status not in (2, 3):
-                raise
-            return [{"outcome": "refused", **error.document()}] * len(items)
-        return [{"outcome": each} for each in outcomes]
-
-    def commit(self) -> None:
-        """Make it so."""
-        if self._token is not None:
-            self._client.call("import.commit", {"token": self._token})
 
 
 def _append(draft: Draft, item: dict[str, Any], *, public: bool) -> str:

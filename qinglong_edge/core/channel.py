@@ -58,7 +58,7 @@ class Channel(Record):
         well = well and 0 < len(self.on) <= len(EVENTS) and set(self.on) <= set(EVENTS)
         well = well and (self.quiet is None or _minutes(self.quiet) is not None)
         if not well:
-            raise Invalid("notify_invalid", "A channel is out of bounds.")
+            raise _invalid()
 
     def wants(self, task: int, event: str) -> bool:
         """Whether it is told of this event of the task of that number."""
@@ -82,16 +82,16 @@ class Channel(Record):
 def from_document(name: str, document: object) -> Channel:
     """The channel that a JSON object carries, exact keys only; Invalid `notify_invalid`."""
     if not isinstance(document, dict) or set(document) != set(Channel._fields[1:]):
-        raise Invalid("notify_invalid", "A channel has not its exact fields.")
-    lists = {each: document[each] for each in ("tasks", "on")}
-    if not all(isinstance(each, list) for each in lists.values()):
-        raise Invalid("notify_invalid", "A channel has not its exact fields.")
+        raise _invalid()
     try:
-        return Channel(
-            name=name, **{**document, "tasks": (*lists["tasks"],), "on": (*lists["on"],)}
-        )
+        lists = {each: tuple(document[each]) for each in ("tasks", "on")}
+        return Channel(name=name, **{**document, **lists})
     except TypeError:
-        raise Invalid("notify_invalid", "A channel is out of bounds.") from None
+        raise _invalid() from None
+
+
+def _invalid() -> Invalid:
+    return Invalid("notify_invalid", "A channel is out of bounds, or has not its exact fields.")
 
 
 def decode(name: str, text: str) -> Channel:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 
 from qinglong_edge.core import canonical
-from qinglong_edge.core.errors import Invalid, Unavailable
+from qinglong_edge.core.errors import Invalid, Refused, Unavailable
 from qinglong_edge.core.limits import (
     BINDINGS_MAX,
     SAFE_INTEGER_MAX,
@@ -211,6 +211,11 @@ def is_key_id(text: object) -> bool:
 def unavailable(reason: str) -> Unavailable:
     """A secret that cannot be had; `reason` names a rule, never a secret."""
     return Unavailable("secret_unavailable", "A secret is not available.", reason=reason)
+
+
+def env_unknown() -> Refused:
+    """There is no such env."""
+    return Refused("env_unknown", "There is no env of that name; `env set` first.")
 
 
 def _bytes(text: object) -> bytes:
