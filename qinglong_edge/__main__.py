@@ -1,28 +1,10 @@
 """The program's first lines: `python3 -m qinglong_edge` in a checkout, the root of the zipapp.
 
 Owns one promise: what a started zipapp imports later (a launch, an adoption, a stop) comes from the
-very file that it was started from, after that file was replaced or deleted by an upgrade as well.
-So the zipapp opens itself and imports everything of ours through that descriptor; where the system
-does not allow it (no /proc, few descriptors) the plain path stays. Nothing of ours may be imported
-above that point.
-
-Owns also the reading half of what a zipapp is (the builder has the writing half). A router's flash
-is small, so all modules share one stream in which like lies beside like; as a zip of .py and .pyc
-files the same program takes nearly twice as much::
-
-    #!/usr/bin/python3 -IS
-    zip  __main__.py  __main__.pyc      this file
-         code.TAG.MAGIC.bz2             size | index | marshalled code of each module
-         source.bz2                     size | index | source of each module
-         data.bz2                       size | index | build.json, profiles.json, process/wrapper.sh
-         kit.bz2                        size | index | what `openwrt install` and the like write out
-
-    size    bytes of the index (4, little endian)
-    index   marshalled {file below the archive: (where its bytes begin, where they end)}
-
-TAG and MAGIC name the one Python whose code it is; every other Python compiles the sources. Damage
-shows in the streams' own checksums and ends in one line and status 5. Nothing here holds state that
-outlives the process.
+very file that it was started from, after an upgrade replaced or deleted that file as well. So it
+opens itself and imports everything of ours through that descriptor, or by the plain path where the
+system allows no other; nothing of ours may be imported above that point. The file is read as the
+builder draws it. Damage ends in one line and status 5. No state outlives the process.
 """
 
 from __future__ import annotations
@@ -86,11 +68,7 @@ class Contents:
 
 
 class Bundle:
-    """Finder and loader of what the zip `archive` carries.
-
-    Every import reads through the path `archive`; with /proc/self/fd/N that is always the same
-    file. The inflated modules are kept from an import until the next `release`.
-    """
+    """Finder and loader of what the zip `archive` carries, always read through that path."""
 
     def __init__(self, archive: str) -> None:
         self._zip = zipimport.zipimporter(archive)
@@ -101,7 +79,7 @@ class Bundle:
     def find_spec(
         self, name: str, _path: object = None, _target: object = None
     ) -> ModuleSpec | None:
-        """Answer the import system; None for what is not carried, `Damaged` if unreadable."""
+        """None for what is not carried, `Damaged` if unreadable."""
         if name.partition(".")[0] != PACKAGE:
             return None
         index = self._modules().index
@@ -134,7 +112,7 @@ class Bundle:
         return bytes(self._data.piece(file))
 
     def release(self) -> None:
-        """Let go of the inflated modules; a later import reads them again, and keeps them again."""
+        """Let go of the inflated modules; a later import reads and keeps them again."""
         self._kept = None
 
     def _below(self, path: str) -> str:

@@ -14,6 +14,7 @@ from qinglong_edge.app import program, state
 from qinglong_edge.app.runtime import Parts, Runtime
 from qinglong_edge.app.server import Server
 from qinglong_edge.core.errors import EdgeError
+from qinglong_edge.core.secret import NOTIFY_SETTING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class Daemon:
         runtime.scheduler.close()
         runtime.dispatcher.close()
         runtime.sweep.stop()
+        if runtime.notifier is not None:
+            runtime.notifier.close()
         try:
             runtime.coordinator.flush()
         except EdgeError as error:
@@ -109,6 +112,21 @@ class Daemon:
 
     def _run_settled(self, run: Run) -> None:
         _say("ended", run=run.number, task=self._name(run), status=run.status)
+        try:
+            self._tell(run)
+        except (EdgeError, OSError) as error:  # bad news that cannot be told harms no run
+            _say("notify_failed", kind=type(error).__name__)
+
+    def _tell(self, run: Run) -> None:
+        """Let channels know, if there are any; what that needs is loaded then."""
+        runtime = self._runtime
+        if runtime.notifier is None:
+            if next(runtime.store.settings(NOTIFY_SETTING), None) is None:
+                return
+            from qinglong_edge.app.notifier import Notifier
+
+            runtime.notifier = Notifier(runtime, _say)
+        runtime.notifier.settled(run)
 
     def _name(self, run: Run) -> str:
         task = self._runtime.store.tasks.get(run.task_number)

@@ -6,6 +6,7 @@ changes nothing but a probe file of its own in a state directory that is there.
 
 from __future__ import annotations
 
+import binascii
 import os
 import stat
 import sys
@@ -14,12 +15,14 @@ import time
 from qinglong_edge.app import making, preview, profiles, state
 from qinglong_edge.app.client import Client
 from qinglong_edge.core.errors import EdgeError, Unavailable
-from qinglong_edge.core.limits import CLOCK_FLOOR_MS, LOG_QUOTA_BYTES_MIN
-from qinglong_edge.system import aead, zonefile
+from qinglong_edge.core.limits import CLOCK_FLOOR_MS, IMPORT_BYTES_MAX, LOG_QUOTA_BYTES_MIN
+from qinglong_edge.system import aead, memory, zonefile
 from qinglong_edge.system.files import Files
+from qinglong_edge.system.process import Processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from qinglong_edge.app.state import Config, Place
@@ -31,6 +34,9 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 _NEWEST = (3, 14)
 _NO_LINKS = frozenset({"vfat", "exfat", "msdos", "fuseblk", "ntfs3", "ntfs"})
 _KIB = 1024
+_FREE_KIB_MIN = 32_768
+CRONTABS = ("/etc/crontab", "/etc/cron.d", "/etc/crontabs", "/var/spool/cron/crontabs")
+MEMINFO, MOUNTS = "/proc/meminfo", "/proc/self/mounts"
 _ROOM_MIN = 1_048_576
 _INODES_MIN = 64
 _KEYRING = {
@@ -44,7 +50,7 @@ def examine(where: Place, *, environment_tz: str | None) -> list[Check]:
     """Every check in a fixed order: {check, status, message, fix}."""
     files = Files()
     told = _ask(where)
-    checks = [_python(), _cryptography(told)]
+    checks = [_python(), _cryptography(told), _tls(told)]
     config: Config | None = None
     try:
         config = state.read_config(where, files)
@@ -61,8 +67,9 @@ def examine(where: Place, *, environment_tz: str | None) -> list[Check]:
         logs = config.logs or os.path.join(where.state, "logs")
         places = {"space": where.state} | ({"log space": logs} if config.logs else {})
         checks += [_space(check, path, profile, files) for check, path in places.items()]
-        checks += [_database(told), _keyring(where, files, told)]
-    return [*checks, _runtime(where), _clock(told), _zone(environment_tz)]
+        checks += [_database(told), _keyring(where, files, told), _schedulers(told)]
+    checks += [_runtime(where), _memory(), _processes()]
+    return [*checks, _clock(told), _zone(environment_tz)]
 
 
 def _said(check: str, status: str, message: str, fix: str | None = None) -> Check:
@@ -75,6 +82,10 @@ def _ask(where: Place) -> dict[str, Any]:
         with Client(where) as client:
             told: dict[str, Any] = client.call("status", {})
             told["usage"] = client.call("keyring.usage", {})["usage"]
+            told["channels"] = client.call("notify.list", {})["channels"]
+            told["doubled"] = {
+                path: found for path in _crontabs() if (found := _doubled(client, path))
+            }
             return told
     except EdgeError as error:
         return {"error": error}
@@ -102,6 +113,100 @@ def _cryptography(told: dict[str, Any]) -> Check:
         "The Python package cryptography is missing: tasks with a secret do not start.",
         _install("python3-cryptography", "python3-cryptography"),
     )
+
+
+def _tls(told: dict[str, Any]) -> Check:
+    try:
+        import _ssl
+    except ImportError:
+        if not told.get("channels"):
+            return _said("tls", OK, "Python has no TLS; only `notify` would need it.")
+        message = "Python has no TLS: channels of `notify` cannot be reached."
+        return _said("tls", FAIL, message, _install("python3-openssl", "libpython3-stdlib"))
+    return _said("tls", OK, _ssl.OPENSSL_VERSION)
+
+
+def _crontabs() -> Iterator[str]:
+    for place in CRONTABS:
+        try:
+            names = [""] if os.path.isfile(place) else sorted(os.listdir(place))
+        except OSError:
+            continue
+        yield from (os.path.join(place, name).rstrip("/") for name in names)
+
+
+def _doubled(client: Client, path: str) -> int:
+    """How many lines of a crontab are tasks here; 0 for a file that cannot be read."""
+    try:
+        with open(path, "rb") as opened:
+            data = opened.read(IMPORT_BYTES_MAX)
+        answer = client.call(
+            "import.crontab",
+            {
+                "data": binascii.b2a_base64(data, newline=False).decode("ascii"),
+                "dialect": "busybox" if path.startswith("/etc/crontabs") else "vixie",
+                "user_column": os.path.basename(os.path.dirname(path)) != "crontabs",
+                "dry_run": True,
+            },
+        )
+    except (OSError, EdgeError):
+        return 0
+    new = {each["task"] for each in answer["imported"] if each["outcome"] == "inserted"}
+    return len({each["task"] for each in answer["imported"]} - new)
+
+
+def _schedulers(told: dict[str, Any]) -> Check:
+    doubled: dict[str, int] = told.get("doubled") or {}
+    if not doubled:
+        return _said("schedulers", OK, "No crontab holds lines that are tasks here.")
+    message = "; ".join(
+        f"{path}: {count} lines are tasks here too" for path, count in doubled.items()
+    )
+    fix = f"Take those lines out of {', '.join(doubled)}, or everything runs twice."
+    return _said("schedulers", WARN, message, fix)
+
+
+def _memory() -> Check:
+    found = [line.split()[1] for line in _lines(MEMINFO) if line.startswith("MemAvailable:")]
+    if not found:
+        return _said("memory", OK, "The kernel does not say how much memory is free.")
+    message = f"{int(found[0]) // _KIB} MiB of memory are free."
+    if int(found[0]) >= _FREE_KIB_MIN:
+        return _said("memory", OK, message)
+    message += " The scheduler takes about 16 MiB, a run about 4 and what its command needs."
+    return _said("memory", WARN, message, "Stop what is not needed, or add swap: zram-swap")
+
+
+def _processes() -> Check:
+    """What the proof of a run's end can rely on; without it the runtime looks more often."""
+    probes = {
+        "pidfd": Processes().open_pid(os.getpid()),
+        "memfd": memory.memory_file("qle-probe"),
+    }
+    lacking = [name for name, fd in probes.items() if fd is None]
+    for fd in probes.values():
+        if fd is not None:
+            os.close(fd)
+    hidden = any(
+        line.split()[1:3] == ["/proc", "proc"] and "hidepid=" in line and "hidepid=0" not in line
+        for line in _lines(MOUNTS)
+    )
+    if hidden and os.geteuid():
+        message = "/proc hides processes of others; a run that changes its user stays unproven."
+        return _said("processes", WARN, message, "Run as root, or mount /proc with hidepid=0.")
+    if lacking:
+        return _said(
+            "processes", OK, f"The kernel has no {' and no '.join(lacking)}; it goes without."
+        )
+    return _said("processes", OK, "Runs can be watched exactly.")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as opened:
+            return opened.read().splitlines()
+    except OSError:
+        return []
 
 
 def _filesystem(path: str, files: Files, *, made: bool) -> Check:

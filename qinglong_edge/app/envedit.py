@@ -1,15 +1,10 @@
 """Envs in the command that changes them, where the plaintext is.
 
-Owns the way from one order and its values to the next. Values are opened only where others of the
-same set must be sealed again, and cross to the owner sealed. A change that another command made
-meanwhile refuses this one.
+Owns the way from one order and its values to the next. Values are opened only where they must be
+sealed again. A change that another command made meanwhile refuses this one.
 """
 
 from __future__ import annotations
-
-import binascii
-import os
-import time
 
 from qinglong_edge.core import envset, secret
 from qinglong_edge.core.envset import EnvSet, Item
@@ -18,7 +13,7 @@ from qinglong_edge.secret import seal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
     from qinglong_edge.app.sealing import Sealer
@@ -66,9 +61,9 @@ class Draft:
                 return place
         raise Refused("env_item_unknown", "The env has no item of that id.")
 
-    def put(self, text: str, *, number: int | None, public: bool) -> Item:
+    def put(self, value: bytes, *, number: int | None, public: bool) -> Item:
         """Another value for an item, or with None a new item at the end."""
-        seal.check_value(text.encode())
+        text = seal.check_value(value)
         if number is None:
             number = self.next_id
             self.next_id += 1
@@ -121,17 +116,7 @@ class Draft:
         env = self._env()
         asked: dict[str, Any] = {"name": self.name, "set": env.document()}
         if self._resealed and env.sealed:
-            plaintext = self._plaintext(env)
-            expected = self._found["version"] or 0
-            envelope = self._sealer.sealed(
-                name=self.name,
-                version=expected + 1,
-                mutation_id=binascii.hexlify(os.urandom(16)).decode("ascii"),
-                plaintext=plaintext,
-                created_at_ms=time.time_ns() // 1_000_000,
-                lost=self._found["any"],
-            )
-            asked.update(envelope=secret.document(envelope), expected_version=expected)
+            asked.update(self._sealer.next(self.name, self._plaintext(env), self._found))
         return asked
 
     def save(self) -> Any:
@@ -148,25 +133,8 @@ def load(sealer: Sealer, name: str, *, known: bool = False) -> Draft:
     recipe.check_name(name)
     draft = Draft(sealer, name, sealer.call("env.find", {"name": name}))
     if known and draft.new:
-        raise Refused("env_unknown", "There is no env of that name; `env set` first.")
+        raise secret.env_unknown()
     return draft
-
-
-def names(sealer: Sealer) -> Iterator[str]:
-    """Every set, by name."""
-    after: str | None = None
-    while True:
-        page = sealer.call("env.list", {"after": after})
-        for each in page["envs"]:
-            yield each["env"]
-        after = page["next"]
-        if after is None:
-            return
-
-
-def text_of(value: bytes) -> str:
-    """A value as text; Invalid `secret_value_invalid`."""
-    return seal.check_value(value)
 
 
 def chosen(draft: Draft, number: int | None, *, add: bool) -> int | None:

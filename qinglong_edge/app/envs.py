@@ -7,6 +7,7 @@ sealed value: the command that asks opens, changes and seals it.
 from __future__ import annotations
 
 from qinglong_edge.app.params import Params
+from qinglong_edge.app.secrets import forget, newest
 from qinglong_edge.core import envset, secret
 from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.storage.connection import IDEMPOTENT, INSERTED
@@ -57,16 +58,10 @@ def find(runtime: Runtime, params: Params) -> Document:
     """`env.find`: a set as it is stored, and the sealed rows of its values, for who changes it."""
     name = params.text("name")
     params.end()
-    env, secrets = stored(runtime, name), runtime.store.secrets
-    copies = secrets.resolve((secret.make(name),))[0] or ()
-    if env is None and copies:
-        raise Refused("secret_exists", "There is a secret of that name, which is no env.")
-    return {
-        "set": None if env is None else env.document(),
-        "version": secrets.version(name),
-        "any": runtime.store.has_secrets(),
-        "envelopes": [secret.document(each) for each in copies],
-    }
+    env, found = stored(runtime, name), newest(runtime, name)
+    if env is None and found["envelopes"]:
+        raise _exists()
+    return {"set": None if env is None else env.document(), **found}
 
 
 def save(runtime: Runtime, params: Params) -> Document:
@@ -93,7 +88,7 @@ def apply(runtime: Runtime, params: Params, document: Document) -> Document:
     if (0 if before is None else before.revision) + 1 != env.revision:
         raise Refused("env_conflict", "Another command changed the env; try again.")
     if before is None and secrets.resolve((secret.make(env.name),)) != (None,):
-        raise Refused("secret_exists", "There is a secret of that name, which is no env.")
+        raise _exists()
     if envelope is not None:
         expected = document.get("expected_version") or 0
         secrets.append(envelope, expected if type(expected) is int else 0)
@@ -125,17 +120,14 @@ def remove(runtime: Runtime, params: Params) -> Document:
     """`env.remove`: a whole set; refused while a task's newest revision binds it."""
     name = params.text("name")
     params.end()
-    if runtime.store.setting(envset.SETTING + name) is None:
-        raise unknown()
+    setting = envset.SETTING + name
+    if runtime.store.setting(setting) is None:
+        raise secret.env_unknown()
     if name in runtime.store.secrets.bound():
         raise Refused("env_bound", "A task binds the env.")
-    with runtime.store.database.write():
-        runtime.store.drop_setting(envset.SETTING + name)
-        runtime.store.secrets.drop(name, runtime.parts.clock.wall_ms())
-        runtime.record(params, name)
+    forget(runtime, params, name, setting=setting, sealed=name)
     return {"env": name, "removed": True}
 
 
-def unknown() -> Refused:
-    """There is no such set."""
-    return Refused("env_unknown", "There is no env of that name; `env set` first.")
+def _exists() -> Refused:
+    return Refused("secret_exists", "There is a secret of that name, which is no env.")

@@ -19,25 +19,19 @@ if TYPE_CHECKING:
     Method = Callable[[Runtime, Params], object]
 
 
-def _import(name: str) -> Method:
-    def method(runtime: Runtime, params: Params) -> object:
-        from qinglong_edge.app import imports
+def _late(room: str, name: str) -> Method:
+    """A method that the daemon loads once somebody asks."""
 
-        return {"stage": imports.stage, "commit": imports.commit}[name](runtime, params)
+    def method(runtime: Runtime, params: Params) -> object:
+        from qinglong_edge.app import envs, imports, notices
+
+        module = {"import": imports, "env": envs, "notify": notices}[room]
+        return getattr(module, name)(runtime, params)
 
     return method
 
 
-def _env(name: str) -> Method:
-    def method(runtime: Runtime, params: Params) -> object:
-        from qinglong_edge.app import envs
-
-        methods: dict[str, Method] = {"list": envs.listing, "find": envs.find, "save": envs.save}
-        return methods.get(name, envs.remove)(runtime, params)
-
-    return method
-
-
+_EDITED = {"list": "listing", "find": "find", "save": "save", "remove": "remove"}
 METHODS: Mapping[str, Method] = {
     "task.add": tasks.add,
     "task.set": tasks.change,
@@ -60,9 +54,9 @@ METHODS: Mapping[str, Method] = {
     "clock.trust": system.trust_clock,
     "cron.next": system.cron_next,
     "import.crontab": system.import_crontab,
-    "import.stage": _import("stage"),
-    "import.commit": _import("commit"),
-    **{f"env.{name}": _env(name) for name in ("list", "find", "save", "remove")},
+    "import.stage": _late("import", "stage"),
+    "import.commit": _late("import", "commit"),
+    **{f"{room}.{n}": _late(room, _EDITED[n]) for room in ("env", "notify") for n in _EDITED},
     "secret.append": secrets.append,
     "secret.find": secrets.find,
     "secret.page": secrets.page,
@@ -89,6 +83,7 @@ AUDITED = frozenset(
             "secret.remove",
         ),
         *("keyring.intent", "keyring.retire", "env.save", "env.remove"),
+        *("notify.save", "notify.remove"),
     }
 )
 LATER = frozenset({"run.start", "run.wait", "run.stop"})  # may keep a client waiting

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from qinglong_edge.app.envedit import Draft
     from qinglong_edge.app.qinglong_envs import Envs
     from qinglong_edge.core.qinglong import Judged, Place
-    from qinglong_edge.core.qinglong_env import Row
 
     Progress = Callable[[int, int], None]
 
@@ -66,7 +65,7 @@ class Import:
 
         envs.take(stage, self._tell_env)
 
-    def _tell_env(self, row: Row, outcome: Any, kind: str) -> None:
+    def _tell_env(self, row: Judged, outcome: Any, kind: str) -> None:
         counts = self.env_counts
         counts["rows"] += 1
         told: dict[str, object] = {"row": row.row, "env": row.name}

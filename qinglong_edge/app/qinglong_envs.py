@@ -1,8 +1,7 @@
 """The envs of a QingLong 2.x database on their way in, name by name.
 
-Owns the order: the rows of one name become one draft, which is sealed and staged before the next is
-read; the commit of the import writes them with the tasks, or nothing. A row that an earlier import
-brought is known by its label, whatever became of its value since.
+Owns the order: the rows of one name are sealed and staged before the next is read. A row that an
+earlier import brought is known by its label, whatever became of its value since.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from qinglong_edge.app.envedit import Draft
     from qinglong_edge.app.sealing import Sealer
-    from qinglong_edge.core.qinglong_env import Row
+    from qinglong_edge.core.qinglong import Judged
     from qinglong_edge.storage.qinglong import Source
 
     Outcome = str | dict[str, str]
@@ -42,7 +41,7 @@ class Envs:
         self.needs_key = False
 
     def take(
-        self, stage: Callable[[Draft], None], tell: Callable[[Row, Outcome, str], None]
+        self, stage: Callable[[Draft], None], tell: Callable[[Judged, Outcome, str], None]
     ) -> None:
         """Judge every row, hand each changed set to `stage`, tell what becomes of each row."""
         for name, rows in self._groups():
@@ -53,12 +52,12 @@ class Envs:
             if well:
                 self._name(name, well, stage, tell)
 
-    def _groups(self) -> Iterator[tuple[str, list[Row]]]:
+    def _groups(self) -> Iterator[tuple[str, list[Judged]]]:
         there = self._source.columns("Envs")
         if not there:
             return
         order = ", ".join(f'"{name}"{way}' for name, way in qinglong_env.ORDER if name in there)
-        group: list[Row] = []
+        group: list[Judged] = []
         wanted = (qinglong_env.COLUMNS, qinglong_env.REQUIRED)
         for row in map(qinglong_env.judge, self._source.rows("Envs", *wanted, order)):
             if group and row.name != group[0].name:
@@ -71,9 +70,9 @@ class Envs:
     def _name(
         self,
         name: str,
-        rows: list[Row],
+        rows: list[Judged],
         stage: Callable[[Draft], None],
-        tell: Callable[[Row, Outcome, str], None],
+        tell: Callable[[Judged, Outcome, str], None],
     ) -> None:
         public = name in self._public or EVERY in self._public
         try:
@@ -90,13 +89,12 @@ class Envs:
         for row, outcome in zip(rows, outcomes, strict=True):
             tell(row, outcome, "public" if public else "secret")
 
-    def _row(self, draft: Draft, row: Row, *, public: bool) -> Outcome:
+    def _row(self, draft: Draft, row: Judged, *, public: bool) -> Outcome:
         if any(f"{SOURCE_LABEL}{row.row}" in each.labels for each in draft.items):
             return "idempotent"
-        number = draft.put(row.value, number=None, public=public).id
-        draft.items[-1] = draft.items[draft.place(number)].replace(
-            enabled=row.enabled, remarks=row.remarks, labels=row.labels
-        )
+        told = dict(row.asked or {}, enabled=row.enabled)
+        draft.put(told.pop("value").encode(), number=None, public=public)
+        draft.items[-1] = draft.items[-1].replace(**told)
         return "inserted"
 
     def _bind(self, name: str, weight: int) -> None:

@@ -49,13 +49,24 @@ from qinglong_edge.system.process import Processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from typing import Protocol
 
     from qinglong_edge.app.params import Params
     from qinglong_edge.app.staging import Staged
     from qinglong_edge.app.state import Config, Place
     from qinglong_edge.core.profile import Profile
     from qinglong_edge.core.run import Run
+
+    class NotifierPort(Protocol):
+        """Who tells bad news."""
+
+        last: dict[str, dict[str, object]]
+
+        def reasons(self) -> Iterator[str]: ...
+        def settled(self, run: Run) -> None: ...
+        def close(self) -> None: ...
+
 
 PAUSED_SETTING = "paused"
 
@@ -85,6 +96,8 @@ class Runtime:
         self.profile: Profile = profiles.load(config.profile).replace(**config.limits)
         self.zones = Zones()
         self.staged: Staged | None = None  # an import that is being checked
+        # Made with the first bad news, if a channel exists.
+        self.notifier: NotifierPort | None = None
         self.settled: list[Callable[[Run], object]] = []  # true: it has heard enough
         self.started_boot_ms = parts.clock.boot_ms()
         try:
@@ -331,6 +344,8 @@ class Runtime:
         reasons = set(self.dispatcher.degraded.values())
         if self.sweep.failed is not None:
             reasons.add(self.sweep.failed)
+        if self.notifier is not None:
+            reasons.update(self.notifier.reasons())
         for reason in (self.trust.reason, self.secrets.reason):
             if reason is not None:
                 reasons.add(reason)

@@ -27,7 +27,7 @@ from qinglong_edge.system.files import Files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any, Self
 
     from qinglong_edge.app.state import Place
@@ -71,42 +71,45 @@ class Sealer:
         (another command was faster). Unavailable: `secret_provider_unavailable`.
         """
         seal.check_value(plaintext)
-        mutation = {
-            "name": secret.check_name(name),
-            "mutation": binascii.hexlify(os.urandom(16)).decode("ascii"),
-        }
+        mutation = {"name": secret.check_name(name), "mutation": _mutation()}
         found = self.call("secret.find", mutation)
-        keyring = self._sealing_keyring(lost=found["any"])
-        expected = found["version"] or 0
-        envelope = seal.seal_secret(
-            keyring,
-            name=name,
-            version=expected + 1,
-            mutation_id=mutation["mutation"],
-            plaintext=plaintext,
-            created_at_ms=time.time_ns() // 1_000_000,
-        )
-        sent = {"envelope": secret.document(envelope), "expected_version": expected}
+        sent = self.next(name, plaintext, found, mutation["mutation"])
         answer: dict[str, Any] = self.call("secret.append", sent)
         if answer["status"] != "inserted":  # an answer was lost; what is stored must be this value
+            keyring = self._keyring()
             for stored in self.call("secret.find", mutation)["envelopes"]:
                 if seal.open_envelope(keyring, secret.from_document(stored)) != plaintext:
                     raise Refused("secret_mutation_conflict", "Another value is stored already.")
         return answer
 
-    def sealed(self, *, lost: bool, **given: Any) -> Envelope:
-        """A value sealed under the active key; `lost`: something is sealed, so make no key."""
-        return seal.seal_secret(self._sealing_keyring(lost=lost), **given)
+    def next(
+        self, name: str, plaintext: bytes, found: Mapping[str, Any], mutation: str | None = None
+    ) -> dict[str, Any]:
+        """The next version, sealed under the active key, behind what a method has found."""
+        expected = found["version"] or 0
+        envelope = seal.seal_secret(
+            self._sealing_keyring(lost=found["any"]),
+            name=name,
+            version=expected + 1,
+            mutation_id=mutation or _mutation(),
+            plaintext=plaintext,
+            created_at_ms=time.time_ns() // 1_000_000,
+        )
+        return {"envelope": secret.document(envelope), "expected_version": expected}
 
-    def opened(self, copies: list[Any]) -> dict[int, str]:
-        """The values of an env from the sealed copies of their newest version."""
+    def unsealed(self, copies: list[Any]) -> bytes:
+        """The value of the sealed copies of one version."""
         if not copies:
             raise secret.unavailable("missing")
         keyring = self._keyring()
         found = [secret.from_document(each) for each in copies]
         known = [each for each in found if keyring.key(each.key_id) is not None] or found
+        return seal.open_envelope(keyring, known[0])
+
+    def opened(self, copies: list[Any]) -> dict[int, str]:
+        """The values of an env from the sealed copies of their newest version."""
         try:
-            return envset.decode_values(seal.open_envelope(keyring, known[0]))
+            return envset.decode_values(self.unsealed(copies))
         except Invalid:
             raise secret.unavailable("misplaced") from None
 
@@ -242,3 +245,7 @@ class Sealer:
         self._client.close()
         self._client = Client(self._where)
         return self._client.call(method, params)
+
+
+def _mutation() -> str:
+    return binascii.hexlify(os.urandom(16)).decode("ascii")

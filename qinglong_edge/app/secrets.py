@@ -53,6 +53,25 @@ def find(runtime: Runtime, params: Params) -> dict[str, object]:
     }
 
 
+def newest(runtime: Runtime, name: str) -> dict[str, object]:
+    """The same of a secret that belongs to something else, with the rows of its newest version."""
+    store = runtime.store.secrets
+    copies = store.resolve((secret.make(name),))[0] or ()
+    return {
+        "version": store.version(name),
+        "any": runtime.store.has_secrets(),
+        "envelopes": [secret.document(each) for each in copies],
+    }
+
+
+def forget(runtime: Runtime, params: Params, name: str, *, setting: str, sealed: str) -> None:
+    """Drop what stands in a setting with the secret that belongs to it, in one commit."""
+    with runtime.store.database.write():
+        runtime.store.drop_setting(setting)
+        runtime.store.secrets.drop(sealed, runtime.parts.clock.wall_ms())
+        runtime.record(params, name)
+
+
 def page(runtime: Runtime, params: Params) -> dict[str, object]:
     """`secret.page`: sealed rows in order; with `missing_key` those without a copy under it."""
     after = params.maybe_text("after")
@@ -87,6 +106,8 @@ def remove(runtime: Runtime, params: Params) -> dict[str, object]:
     name = params.text("name")
     params.end()
     _check_plain(runtime, name)
+    if name.startswith(secret.NOTIFY_SETTING) and runtime.store.setting(name) is not None:
+        raise Refused("secret_is_key", "The secret is the key of a channel; use `notify remove`.")
     with runtime.store.database.write():
         runtime.store.secrets.remove(name, runtime.parts.clock.wall_ms())
         runtime.record(params, name)

@@ -220,7 +220,7 @@ def _secret_refs(
             raise Invalid("binding_duplicate", "A variable is given more than once.", name=name)
         wanted[name] = secret.make(name)
         if name not in arriving and not _is_env(runtime, name):
-            raise Refused("env_unknown", "There is no env of that name; `env set` first.")
+            raise secret.env_unknown()
     return {variable: ref.text for variable, ref in wanted.items()}
 
 

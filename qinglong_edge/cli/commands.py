@@ -43,10 +43,11 @@ def run(
 
 def _command(name: str) -> Callable[[Context], int]:
     if name not in _COMMANDS:
-        from qinglong_edge.cli import envs, secrets, switching, upkeep
+        from qinglong_edge.cli import envs, notices, secrets, switching, upkeep
 
         return {
             **envs.COMMANDS,
+            **notices.COMMANDS,
             **secrets.COMMANDS,
             **switching.COMMANDS,
             **upkeep.COMMANDS,

@@ -1,8 +1,7 @@
 """`env export`, `export envs` and `import envs`: values under their names, out and in again.
 
-Owns the files. Our own JSON keeps everything and reads back exactly; QingLong's, a list of {name,
-value, remarks}, keeps enabled and disabled values alike. Sealed values leave only with
-`--with-values`. An import is one transaction, and a second one changes nothing: our sets are
+Owns the files. Our own JSON keeps everything, QingLong's is a list of {name, value, remarks}.
+Sealed values leave only with `--with-values`. A second import changes nothing: our sets are
 compared whole, QingLong's rows by name and value, as its own table is.
 """
 
@@ -11,10 +10,11 @@ from __future__ import annotations
 import json
 
 from qinglong_edge.cli import output, render
+from qinglong_edge.cli.context import read_input
 from qinglong_edge.cli.envs import listed
 from qinglong_edge.cli.secrets import MADE
 from qinglong_edge.core.canonical import decode
-from qinglong_edge.core.errors import Corrupt, EdgeError, Invalid, Refused
+from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.core.limits import EXPORT_BYTES_MAX
 
 TYPE_CHECKING = False
@@ -22,20 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from qinglong_edge.app.client import Client
     from qinglong_edge.app.envedit import Draft
-    from qinglong_edge.app.sealing import Sealer
     from qinglong_edge.cli.context import Context
 
 _KIND = "qinglong_edge.envs"
 _VERSION = 1
-_TOLD = ("enabled", "remarks", "labels")
+_KEYS = frozenset(("id", "kind", "value", "enabled", "remarks", "labels"))
 _HEADS = ("ENV", "ITEM", "OUTCOME", "WHY")
 
 
 def write(context: Context) -> int:
     """All sets, or those named, in the form that was asked for."""
-    from qinglong_edge.app import sealing
+    from qinglong_edge.app import envedit, sealing
 
     options = context.options
     if options.format == "crontab":
@@ -45,58 +43,70 @@ def write(context: Context) -> int:
     sealed = any(item["kind"] == "secret" for env in envs for item in env["items"])
     if options.with_values and sealed:
         with sealing.Sealer(context.where) as sealer:
-            envs = [_opened(sealer, each) for each in envs]
+            for env in envs:
+                env["items"] = _items(envedit.load(sealer, env["env"], known=True))
     elif sealed and options.format == "qinglong":
         raise Invalid("usage", "Values are sealed; --with-values writes them out.")
+    for env in envs:
+        del env["bound_by"]
+    document: object = {"kind": _KIND, "version": _VERSION, "envs": envs}
     if options.format == "qinglong":
-        rows = [
-            {"name": env["env"], "value": each["value"], "remarks": each["remarks"]}
+        document = [
+            {"name": env["env"], **{name: each[name] for name in ("value", "remarks")}}
             for env in envs
             for each in env["items"]
         ]
-        output.write(json.dumps(rows, ensure_ascii=False, indent=None if options.json else 2))
-    else:
-        lines = [
-            json.dumps({"env": env["env"], "items": env["items"]}, ensure_ascii=False)
-            for env in envs
-        ]
-        end = "" if options.json else "\n"
-        head = f'{{"kind": "{_KIND}", "version": {_VERSION}, "envs": ['
-        output.write(head + "".join(("," * (n > 0)) + end + each for n, each in enumerate(lines)))
-        output.write(end + "]}")
-    output.write("\n")
+    indent = None if options.json else 1
+    output.write(json.dumps(document, ensure_ascii=False, indent=indent) + "\n")
     return 0
 
 
-def _opened(sealer: Sealer, env: dict[str, Any]) -> dict[str, Any]:
-    from qinglong_edge.app import envedit
-
-    draft = envedit.load(sealer, env["env"], known=True)
-    values = {each.id: draft.value(each) for each in draft.items}
-    items = [{**each, "value": values[each["id"]]} for each in env["items"] if each["id"] in values]
-    for each in items:
-        each.pop("secret_ref", None)
-    return {**env, "items": items}
+def _items(draft: Draft) -> list[dict[str, Any]]:
+    """The items of a set as our own file has them."""
+    return [
+        {
+            "id": each.id,
+            "kind": "secret" if each.value is None else "public",
+            "value": draft.value(each),
+            "enabled": each.enabled,
+            "remarks": each.remarks,
+            "labels": list(each.labels),
+        }
+        for each in draft.items
+    ]
 
 
 def read(context: Context) -> int:
     """Envs of a file, all that can be kept in one transaction."""
-    from qinglong_edge.app import sealing
+    from qinglong_edge.app import envedit, sealing
 
     options = context.options
     sealing.guard()
-    document = decode(_bytes(options.file), bytes_max=EXPORT_BYTES_MAX)
-    own = isinstance(document, dict)
+    document = decode(read_input(options.file, EXPORT_BYTES_MAX), bytes_max=EXPORT_BYTES_MAX)
+    own, public = isinstance(document, dict), frozenset(options.public or ())
     told: list[dict[str, Any]] = []
     with context.client() as client:
         sealer = sealing.Sealer(context.where, client=client)
-        taken = _Taken(client, sealer, frozenset(options.public or ()), dry_run=options.dry_run)
+        token: str | None = None
         for name, items in _own(document) if own else _foreign(document):
-            outcomes = taken.take(name, items, own=own, replace=options.replace)
-            told += [
-                {"env": name, "item": place, **outcome} for place, outcome in enumerate(outcomes, 1)
-            ]
-        taken.commit()
+            outcomes: list[dict[str, Any]]
+            try:
+                draft = envedit.load(sealer, name)
+                if own:
+                    words = [_whole(draft, items, replace=options.replace)] * len(items)
+                else:
+                    clear = bool(public & {name, "*"})
+                    words = [_append(draft, each, public=clear) for each in items]
+                draft.weight()
+                if draft.changed() and not options.dry_run:
+                    asked = {"token": token, "envs": [draft.request()]}
+                    token = client.call("import.stage", asked)["token"]
+                outcomes = [{"outcome": each} for each in words]
+            except (Invalid, Refused) as error:  # one item refuses its whole set
+                outcomes = [{"outcome": "refused", **error.document()}] * len(items)
+            told += [{"env": name, "item": n, **each} for n, each in enumerate(outcomes, 1)]
+        if token is not None:
+            client.call("import.commit", {"token": token})
     refused = sum(each["outcome"] == "refused" for each in told)
     made = sealer.keyring_made
     answer = {"dry_run": options.dry_run, "envs": told, "refused": refused, "keyring_created": made}
@@ -104,61 +114,11 @@ def read(context: Context) -> int:
     return context.show(answer, lambda: render.table(_HEADS, rows) + (MADE if made else ""))
 
 
-def _bytes(path: str) -> bytes:
-    from qinglong_edge.cli.context import read_input
-
-    return read_input(path, EXPORT_BYTES_MAX)
-
-
-class _Taken:
-    """One file on its way in."""
-
-    def __init__(
-        self, client: Client, sealer: Sealer, public: frozenset[str], *, dry_run: bool
-    ) -> None:
-        self._client = client
-        self._sealer = sealer
-        self._public = public
-        self._dry_run = dry_run
-        self._token: str | None = None
-
-    def take(
-        self, name: str, items: list[dict[str, Any]], *, own: bool, replace: bool
-    ) -> list[dict[str, Any]]:
-        """What becomes of each item of a name; a refusal refuses all of them."""
-        from qinglong_edge.app import envedit
-
-        try:
-            draft = envedit.load(self._sealer, name)
-            if own:
-                outcomes = [_whole(draft, items, replace=replace)] * len(items)
-            else:
-                public = name in self._public or "*" in self._public
-                outcomes = [_append(draft, each, public=public) for each in items]
-            draft.weight()
-            if draft.changed() and not self._dry_run:
-                asked = {"token": self._token, "envs": [draft.request()]}
-                self._token = self._client.call("import.stage", asked)["token"]
-        except Corrupt:
-            raise
-        except EdgeError as error:
-            if error.exit_status not in (2, 3):
-                raise
-            return [{"outcome": "refused", **error.document()}] * len(items)
-        return [{"outcome": each} for each in outcomes]
-
-    def commit(self) -> None:
-        """Make it so."""
-        if self._token is not None:
-            self._client.call("import.commit", {"token": self._token})
-
-
 def _append(draft: Draft, item: dict[str, Any], *, public: bool) -> str:
     """A row of QingLong's: there already by its value, or one more."""
     if any(draft.value(each) == item["value"] for each in draft.items):
         return "idempotent"
-    draft.put(item["value"], number=None, public=public)
-    draft.items[-1] = draft.items[-1].replace(**{name: item[name] for name in _TOLD})
+    _put(draft, item, None, public=public)
     return "inserted"
 
 
@@ -166,14 +126,8 @@ def _whole(draft: Draft, items: list[dict[str, Any]], *, replace: bool) -> str:
     """A set of our own: not there yet, there just so, or in place of what is there."""
     from qinglong_edge.core.envset import Item
 
-    wanted = [(each["id"], each["kind"] == "public", *map(each.get, _TOLD)) for each in items]
-    there = [
-        (each.id, each.value is not None, *(getattr(each, name) for name in _TOLD))
-        for each in draft.items
-    ]
     if not draft.new:
-        same = there == wanted
-        if same and [draft.value(each) for each in draft.items] == [i["value"] for i in items]:
+        if _items(draft) == items:
             return "idempotent"
         if not replace:
             raise Refused("env_exists", "There is an env of that name, which is not this one.")
@@ -181,10 +135,15 @@ def _whole(draft: Draft, items: list[dict[str, Any]], *, replace: bool) -> str:
             draft.drop(each.id)
     for item in items:
         draft.items.append(Item(id=item["id"], value=""))
-        draft.put(item["value"], number=item["id"], public=item["kind"] == "public")
-        draft.items[-1] = draft.items[-1].replace(**{name: item[name] for name in _TOLD})
+        _put(draft, item, item["id"], public=item["kind"] == "public")
         draft.next_id = max(draft.next_id, item["id"] + 1)
     return "inserted" if draft.new else "replaced"
+
+
+def _put(draft: Draft, item: dict[str, Any], number: int | None, *, public: bool) -> None:
+    draft.put(item["value"].encode(), number=number, public=public)
+    told = {"enabled": item["enabled"], "remarks": item["remarks"], "labels": (*item["labels"],)}
+    draft.items[-1] = draft.items[-1].replace(**told)
 
 
 def _own(document: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -197,12 +156,10 @@ def _own(document: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         for each in items:
             if each.get("kind") == "secret" and "value" not in each:
                 raise Invalid("env_values_missing", "The export was written without its values.")
-            well = set(each) == {"id", "kind", "value", *_TOLD} and type(each["id"]) is int
-            if not (well and each["kind"] in ("public", "secret") and _texts([each["value"]])):
+            if set(each) != _KEYS or each["kind"] not in ("public", "secret"):
                 raise _no_export()
-            each["labels"] = tuple(_texts(each["labels"]))
-        if not isinstance(env.get("env"), str):
-            raise _no_export()
+            _texts([each["value"], *_texts(each["labels"])])
+        _texts([env.get("env")])
         yield env["env"], items
 
 
@@ -212,9 +169,8 @@ def _foreign(document: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     for row in _list(document):
         name, value, remarks = row.get("name"), row.get("value"), row.get("remarks") or ""
         _texts([name, value, remarks])
-        enabled = row.get("status", 0) == 0
-        given = _texts(row.get("labels") or [])
-        item = {"value": value, "enabled": enabled, "remarks": remarks, "labels": tuple(given)}
+        enabled, labels = row.get("status", 0) == 0, _texts(row.get("labels") or [])
+        item = {"value": value, "enabled": enabled, "remarks": remarks, "labels": labels}
         found.setdefault(str(name), []).append(item)
     yield from found.items()
 

@@ -1,13 +1,13 @@
 """The commands `env`: several values under one name, in order, joined for the tasks that bind them.
 
-Owns their mapping and text. A value comes from standard input and is never printed, unless it is
-public; `env export --with-values` is the one command that prints sealed ones.
+Owns their mapping and text. A value comes from standard input; no sealed one is printed here.
 """
 
 from __future__ import annotations
 
 from qinglong_edge.cli import render
 from qinglong_edge.cli.secrets import MADE, read_value
+from qinglong_edge.core import secret
 from qinglong_edge.core.errors import Invalid
 
 TYPE_CHECKING = False
@@ -23,8 +23,6 @@ _HEADS = ("ENV", "PLACE", "ID", "ON", "KIND", "VALUE", "REMARKS", "LABELS", "BOU
 
 def listed(context: Context, names: list[str]) -> list[dict[str, Any]]:
     """Sets as `env.list` tells them, all or those named; Refused `env_unknown`."""
-    from qinglong_edge.app import envs
-
     found: list[dict[str, Any]] = []
     with context.client() as client:
         page: dict[str, Any] = {"next": ""}
@@ -32,7 +30,7 @@ def listed(context: Context, names: list[str]) -> list[dict[str, Any]]:
             page = client.call("env.list", {"after": page["next"]})
             found += page["envs"]
     if set(names) - {each["env"] for each in found}:
-        raise envs.unknown()
+        raise secret.env_unknown()
     return [each for each in found if not names or each["env"] in names]
 
 
@@ -65,7 +63,7 @@ def _set(context: Context) -> int:
             "A value is read from standard input; arguments are seen by others.",
         )
     sealing.guard()
-    value = None if options.keep else envedit.text_of(read_value())
+    value = None if options.keep else read_value()
     with sealing.Sealer(context.where) as sealer:
         draft = envedit.load(sealer, options.name, known=options.keep)
         number = envedit.chosen(draft, options.id, add=options.add)

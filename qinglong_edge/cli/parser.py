@@ -68,6 +68,7 @@ def build() -> argparse.ArgumentParser:
     _add_runs(commands)
     _add_secrets(commands)
     _add_envs(commands)
+    _add_notices(commands)
     _add_upkeep(commands)
     _add_kits(commands)
     return parser
@@ -248,6 +249,26 @@ def _add_envs(commands: argparse._SubParsersAction[_Parser]) -> None:
     move.add_argument("place", type=int, metavar="PLACE")
 
 
+def _add_notices(commands: argparse._SubParsersAction[_Parser]) -> None:
+    notify = _command(commands, "notify", "tell somebody when runs end badly, and well again")
+    verbs = notify.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
+    add = _command(verbs, "add", "a channel; its key on standard input")
+    add.add_argument("name", metavar="CHANNEL")
+    add.add_argument("value", nargs="*", help=argparse.SUPPRESS)  # refused, and never repeated
+    add.add_argument("--kind", metavar="KIND", help="what it is, unless its name says so")
+    add.add_argument("--url", metavar="URL", help="a server of one's own; the mail server")
+    add.add_argument("--sender", metavar="MAILBOX", help="smtp: from")
+    add.add_argument("--to", metavar="MAILBOX", help="smtp: to")
+    add.add_argument("--task", metavar="NAME", action="append", help="these tasks only")
+    add.add_argument("--on", metavar="failed,lost,...", type=_retry_on, help="these events only")
+    add.add_argument("--quiet", metavar="22:00-07:00", help="hold back, then send one digest")
+    add.add_argument("--zone", metavar="Z")
+    add.add_argument("--replace", action="store_true")
+    _command(verbs, "list", "channels, and how the last message went")
+    for verb, text in (("test", "send a message now"), ("remove", "drop a channel and its key")):
+        _command(verbs, verb, text).add_argument("name", metavar="CHANNEL")
+
+
 def _add_format(export: _Parser) -> None:
     formats = ("json", "crontab", "qinglong")
     export.add_argument("--format", choices=formats, default="json")
@@ -295,6 +316,9 @@ def _add_kits(commands: argparse._SubParsersAction[_Parser]) -> None:
     _command(commands, "rpcd", "answer the router's web page").add_argument("method")
 
 
+_TAKE_VALUES = ("secret set", "env set", "notify add")  # what is left may be a value: never shown
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of a command line; `argv` holds what stood after `--`, or None."""
     argv: list[str] | None = None
@@ -304,7 +328,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     arguments = _json_first(arguments)
     parser = build()
     options, unknown = parser.parse_known_args(arguments)
-    if unknown and options.command in ("secret", "env") and options.verb == "set":
+    if unknown and f"{options.command} {getattr(options, 'verb', '')}" in _TAKE_VALUES:
         options.value = unknown
     elif unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -7,8 +7,8 @@ remarks and public values stand in a setting; the other values are one secret of
     setting  env:NAME -> {"revision":N,"next":N,"items":[{"id":N,"value":V or null,...},...]}
     secret   NAME     -> {"ID":VALUE,...}
 
-A task binds the set by a reference to that secret, so a new value touches no task. An id is never
-given twice, so an order and values that do not belong together are noticed.
+A task binds the set by a reference to that secret, so a new value touches no task. No id is given
+twice: an order and values that do not belong together are noticed.
 """
 
 from __future__ import annotations
@@ -54,10 +54,7 @@ class Item(Record):
         well = well and _line(self.remarks, REASON_CHARACTERS_MAX)
         well = well and all(_line(each, LABEL_CHARACTERS_MAX) for each in self.labels)
         if not (well and _whole(self.id) and self.id):
-            raise Invalid("env_invalid", "An item of an env is out of bounds.")
-
-    def __repr__(self) -> str:
-        return f"Item(id={self.id})"
+            raise _foreign()
 
 
 class EnvSet(Record):
@@ -76,10 +73,9 @@ class EnvSet(Record):
         if len(self.items) > ENV_ITEMS_MAX:
             raise Invalid("env_items_too_many", "An env has too many items.", most=ENV_ITEMS_MAX)
         ids = {each.id for each in self.items}
-        if not (_whole(self.revision) and _whole(self.next_id) and len(ids) == len(self.items)):
-            raise Invalid("env_invalid", "An env is out of bounds.")
-        if any(each >= self.next_id for each in ids):
-            raise Invalid("env_invalid", "An env is out of bounds.")
+        well = _whole(self.revision) and _whole(self.next_id) and len(ids) == len(self.items)
+        if not well or any(each >= self.next_id for each in ids):
+            raise _foreign()
         for each in self.items:
             if each.value is not None:
                 recipe.public(self.name, each.value)
@@ -118,20 +114,12 @@ class EnvSet(Record):
         ]
         return {"revision": self.revision, "next": self.next_id, "items": items}
 
-    def __repr__(self) -> str:
-        return f"EnvSet({len(self.items)} items)"
-
 
 def check_size(values: Iterable[str]) -> None:
     """Refuse values that would be too large joined; Invalid `env_too_large`."""
     size = sum(len(each.encode("utf-8", "replace")) + 1 for each in values) - 1
     if size > BINDING_VALUE_BYTES_MAX:
-        raise Invalid(
-            "env_too_large",
-            "The values of an env are too large together.",
-            bytes=size,
-            bytes_max=BINDING_VALUE_BYTES_MAX,
-        )
+        raise _too_large(size)
 
 
 def from_document(name: str, document: object) -> EnvSet:
@@ -169,12 +157,7 @@ def encode_values(values: Mapping[int, str]) -> bytes:
     """The plaintext of the set's secret; Invalid `env_too_large`."""
     data = canonical.encode({str(number): values[number] for number in sorted(values)})
     if len(data) > SECRET_VALUE_BYTES_MAX:
-        raise Invalid(
-            "env_too_large",
-            "The values of an env are too large together.",
-            bytes=len(data),
-            bytes_max=SECRET_VALUE_BYTES_MAX,
-        )
+        raise _too_large(len(data))
     return data
 
 
@@ -215,5 +198,10 @@ def _whole(value: object) -> bool:
     return type(value) is int and 0 <= value <= SAFE_INTEGER_MAX
 
 
+def _too_large(size: int) -> Invalid:
+    message = "The values of an env are too large together."
+    return Invalid("env_too_large", message, bytes=size, bytes_max=SECRET_VALUE_BYTES_MAX)
+
+
 def _foreign() -> Invalid:
-    return Invalid("env_invalid", "An env has not its exact fields.")
+    return Invalid("env_invalid", "An env is out of bounds, or has not its exact fields.")

@@ -10,8 +10,7 @@ from __future__ import annotations
 from qinglong_edge.core import recipe
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import REASON_CHARACTERS_MAX
-from qinglong_edge.core.qinglong import CONTROL, Refusal, flag, labels_of, text_of
-from qinglong_edge.core.record import Record
+from qinglong_edge.core.qinglong import CONTROL, Judged, Refusal, flag, labels_of, text_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,53 +22,28 @@ ORDER = (("name", ""), ("isPinned", " DESC"), ("position", " DESC"), ("createdAt
 _OURS = frozenset({"PATH", "QL_SCRIPTS", "QL_DIR", "task_before", "task_after", "work_dir"})
 
 
-class Row(Record):
-    """One row; with a `code` it is refused."""
-
-    row: int
-    name: str
-    value: str = ""
-    enabled: bool = True
-    remarks: str = ""
-    labels: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    code: str | None = None
-    message: str | None = None
-
-    def refused(self, code: str, message: str) -> Row:
-        """The same, refused; its value goes."""
-        return self.replace(code=code, message=message, value="")
-
-    def __repr__(self) -> str:
-        return f"Row({self.row})"
-
-
-def judge(row: Mapping[str, object]) -> Row:
-    """What becomes of a row by itself."""
+def judge(row: Mapping[str, object]) -> Judged:
+    """What becomes of a row by itself; `asked` has value, remarks and labels."""
     number = row["id"] if type(row["id"]) is int else 0
-    found = Row(row=number, name="")
+    name, notes = "", list[str]()
     try:
-        found = found.replace(name=text_of(row, "name"))
+        name = text_of(row, "name")
         if number < 1:
             raise Refusal("id_invalid", "The row's id is not a whole number above 0.")
-        recipe.check_name(found.name)
-        if found.name in _OURS:
+        recipe.check_name(name)
+        if name in _OURS:
             raise Refusal("env_name_taken", "The runner has a variable of this name.")
-        notes: list[str] = []
-        enabled = row["status"] is not None and not flag(row, "status")
         if row["status"] is None:  # the panel takes rows whose status is 0
             notes.append("status_missing")
+        enabled = row["status"] is not None and not flag(row, "status")
         remarks = CONTROL.sub(" ", text_of(row, "remarks")).strip()
         if len(remarks) > REASON_CHARACTERS_MAX:
             notes.append("remarks_cut")
-        labels = labels_of(row, number, notes)
-        value = text_of(row, "value")
+        asked = {
+            "value": text_of(row, "value"),
+            "remarks": remarks[:REASON_CHARACTERS_MAX],
+            "labels": tuple(labels_of(row, number, notes)),
+        }
     except (Refusal, Invalid) as error:
-        return found.refused(error.code, error.message)
-    return found.replace(
-        value=value,
-        enabled=enabled,
-        remarks=remarks[:REASON_CHARACTERS_MAX],
-        labels=tuple(labels),
-        notes=tuple(notes),
-    )
+        return Judged(row=number, name=name, asked=None, code=error.code, message=error.message)
+    return Judged(row=number, name=name, asked=asked, enabled=enabled, notes=tuple(notes))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from qinglong_edge.core import canonical
 from qinglong_edge.core.characters import ALPHANUMERIC, consists_of, has_control
-from qinglong_edge.core.errors import Invalid, Unavailable
+from qinglong_edge.core.errors import Invalid, Refused, Unavailable
 from qinglong_edge.core.limits import (
     BINDINGS_MAX,
     SAFE_INTEGER_MAX,
@@ -37,6 +37,7 @@ PROJECT = "default"  # the only project of an edge; the forms carry one all the 
 PREFIX = "qlsecret:v1:"
 ALGORITHM = "aes-256-gcm"
 ENV_SETTING = "env:"  # before the name of a secret that has several values
+NOTIFY_SETTING = "notify:"  # before the name of a channel, in its setting and its secret
 NONCE_BYTES = 12
 TAG_BYTES = 16
 _KEY_ID = ALPHANUMERIC + "._-"
@@ -208,6 +209,11 @@ def is_key_id(text: object) -> bool:
 def unavailable(reason: str) -> Unavailable:
     """A secret that cannot be had; `reason` names a rule, never a secret."""
     return Unavailable("secret_unavailable", "A secret is not available.", reason=reason)
+
+
+def env_unknown() -> Refused:
+    """There is no such env."""
+    return Refused("env_unknown", "There is no env of that name; `env set` first.")
 
 
 def _bytes(text: object) -> bytes:

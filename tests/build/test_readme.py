@@ -147,6 +147,23 @@ def test_the_lines_about_secrets_run_as_they_stand(
     assert (tmp_path / "qe.backup.keyring").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize(
+    ("title", "said"),
+    [
+        ("Envs: several values under one name", "pt_key"),
+        ("When runs end badly", "ntfy: removed"),
+    ],
+)
+def test_the_lines_about_envs_and_channels_run_as_they_stand(
+    newcomer: tuple[Path, dict[str, str]], tmp_path: Path, title: str, said: str
+) -> None:
+    script = "\n".join([*block("Six lines").splitlines()[:3], block(title), "qe log sign || true"])
+    done = sh(newcomer, script, tmp_path / "state")
+    assert done.returncode == 0, done.stderr
+    assert (said in done.stdout) == (said != "pt_key")
+    assert ("37 bytes" in done.stdout) == (said == "pt_key")
+
+
 def test_without_a_scheduler_a_start_is_queued(
     newcomer: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:

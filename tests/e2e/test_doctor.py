@@ -19,8 +19,9 @@ from qinglong_edge.system.files import Files, Space
 from tests.disks import small_disk
 from tests.e2e.kit import Kit
 
-ALL = ["python", "cryptography", "state", "file system", "space", "database", "keyring"]
-ALL += ["runtime", "clock", "zone"]
+ALL = ["python", "cryptography", "tls", "state", "file system", "space", "database", "keyring"]
+ALL += ["schedulers", "runtime", "memory", "processes", "clock", "zone"]
+WITH_STATE = ("space", "database", "keyring", "schedulers")
 
 
 def told(kit: Kit, check: str, *arguments: str) -> Any:
@@ -59,7 +60,7 @@ def test_without_a_state_it_says_so_and_makes_none(bare: Kit) -> None:
     checks = {each["check"]: each for each in document["checks"]}
     assert checks["state"]["status"] == "fail"
     assert "init" in checks["state"]["fix"]
-    assert list(checks) == [each for each in ALL if each not in ("space", "database", "keyring")]
+    assert list(checks) == [each for each in ALL if each not in WITH_STATE]
     assert not bare.state.exists()
     assert "state: qinglong-edge init" in bare.run("doctor").out
 
@@ -225,3 +226,61 @@ def test_runtime_clock_and_zone_are_looked_at(kit: Kit, monkeypatch: pytest.Monk
     assert "zoneinfo-asia" in found["fix"]
     monkeypatch.setattr(time, "time_ns", lambda: 10**15)
     assert seen(kit, "clock")["status"] == "warn"
+
+
+def test_lines_that_a_crontab_still_runs_are_named(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "*/5 * * * * echo one\n0 3 * * * echo two\n0 4 * * * echo three\n0 3 * * * echo two\n"
+    crontab = tmp_path / "crontabs" / "root"
+    crontab.parent.mkdir()
+    crontab.write_text(lines, encoding="utf-8")
+    first = tmp_path / "first"
+    first.write_text("".join(lines.splitlines(keepends=True)[:2]), encoding="utf-8")
+    monkeypatch.setattr(doctor, "CRONTABS", (str(tmp_path / "none"), str(crontab.parent)))
+    assert seen(kit, "schedulers")["status"] == "ok"
+    kit.ok("import", "crontab", str(first))
+    with kit.unchanged():
+        found = seen(kit, "schedulers")
+    assert found["status"] == "warn"
+    assert f"{crontab}: 2 lines" in found["message"]
+    assert str(crontab) in found["fix"]
+
+
+def test_little_memory_and_a_hidden_proc_are_named(
+    bare: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meminfo, mounts = tmp_path / "meminfo", tmp_path / "mounts"
+    meminfo.write_text("MemTotal:  65536 kB\nMemFree: 1 kB\nMemAvailable:   20480 kB\n")
+    mounts.write_text("proc /proc proc rw,nosuid,hidepid=2 0 0\n")
+    monkeypatch.setattr(doctor, "MEMINFO", str(meminfo))
+    monkeypatch.setattr(doctor, "MOUNTS", str(mounts))
+    found = seen(bare, "memory")
+    assert (found["status"], "20 MiB" in found["message"]) == ("warn", True)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert seen(bare, "processes")["status"] == "warn"
+    mounts.write_text("proc /proc proc rw,hidepid=0 0 0\n")
+    assert seen(bare, "processes")["status"] == "ok"
+    meminfo.write_text("MemTotal:  65536 kB\n")
+    assert seen(bare, "memory")["status"] == "ok"
+
+
+def test_an_old_kernel_is_told_of_and_suffices(bare: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.delattr(os, "memfd_create")
+    found = seen(bare, "processes")
+    assert (found["status"], found["message"]) == (
+        "ok",
+        "The kernel has no pidfd and no memfd; it goes without.",
+    )
+
+
+def test_python_without_tls_matters_once_there_are_channels(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "_ssl", None)
+    assert seen(kit, "tls")["status"] == "ok"
+    kit.ok("notify", "add", "bark", stdin=b"key")
+    found = seen(kit, "tls")
+    assert found["status"] == "fail"
+    assert "python3-openssl" in found["fix"]

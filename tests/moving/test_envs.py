@@ -252,7 +252,7 @@ def test_two_commands_at_the_same_time_lose_nothing(kit: Kit) -> None:
         sealer = Sealer(where, client=client)
         first, second = (envedit.load(sealer, "A") for _ in range(2))
         for draft in (first, second):
-            draft.put("v", number=None, public=False)
+            draft.put(b"v", number=None, public=False)
         asked = first.request()
         assert client.call("env.save", asked)["status"] == "inserted"
         assert client.call("env.save", asked)["status"] == "idempotent"

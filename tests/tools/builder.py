@@ -1,7 +1,20 @@
 """Makes the zipapps: the same bytes from the same sources, wherever and however they are built.
 
 Owns what goes in: the first lines as they are and as byte code, every other module once in the code
-stream and once in the source stream, data files in theirs (``qinglong_edge/__main__.py`` draws it).
+stream and once in the source stream, data files in theirs. As a zip of .py and .pyc files the same
+program takes nearly twice as much::
+
+    #!/usr/bin/python3 -IS
+    zip  __main__.py  __main__.pyc      the first lines, which read the rest
+         code.TAG.MAGIC.bz2             size | index | marshalled code of each module
+         source.bz2                     size | index | source of each module
+         data.bz2                       size | index | build.json, profiles.json, process/wrapper.sh
+         kit.bz2                        size | index | what `openwrt install` and the like write out
+
+    size    bytes of the index (4, little endian)
+    index   marshalled {file below the archive: (where its bytes begin, where they end)}
+
+TAG and MAGIC name the one Python whose code it is; every other Python compiles the sources.
 Each artifact begins at its own front end. The worker's carries what that front end reaches by its
 imports and nothing else; the runtime's carries the rest of the package and what both reach.
 Sorted names, one fixed time, one fixed mode. Needs the standard library only. The file is complete

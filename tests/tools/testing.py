@@ -35,7 +35,7 @@ NEEDED = 13  # what OpenWrt 25.12 has; the rest where they can be had
 FIRST = ("build",)  # it measures: nothing runs beside it
 LAST = ("emulation",)  # its guests take every core
 ROOMS = ("unit", "storage", "system", "process", "execution", "app", "artifact", "secret")
-LANES = (ROOMS, ("worker", "kit"), ("e2e", "luci"), ("crash", "moving", "soak"))
+LANES = (ROOMS, ("worker", "kit"), ("e2e", "luci"), ("crash", "moving", "notify", "soak"))
 AT_ONCE = 2
 
 

@@ -54,7 +54,8 @@ STDLIB: dict[str, frozenset[str]] = {
     "artifact": frozenset({"_thread", "errno", "os", "stat"}),  # one writer, many callers
     # Moving in and out, in one-shot commands or for one request.
     **dict.fromkeys(("core.envset", "core.export"), frozenset({"re"})),
-    "core.qinglong": frozenset({"json", "re"}),
+    **dict.fromkeys(("core.notice", "core.qinglong"), frozenset({"json", "re"})),
+    "core.channel": frozenset({"re"}),
     **dict.fromkeys(("app.kit", "app.qinglong", "app.staging"), frozenset({"json"})),
     **dict.fromkeys(("cli.envfiles", "cli.exporting", "cli.moving"), frozenset({"json"})),
     "cli.uci": frozenset({"re"}),
@@ -81,6 +82,7 @@ STDLIB: dict[str, frozenset[str]] = {
 LATE: dict[str, dict[str, str]] = {
     "core.canonical": {"json": "only where its C half is missing"},
     "core.zone": dict.fromkeys(("datetime", "io", "zoneinfo"), "only zones other than UTC"),
+    "system.post": dict.fromkeys(("socket", "ssl"), "only a child that sends a message"),
     "system": dict.fromkeys(
         ("cryptography", "site"), "only the launch child and one-shot commands open secrets"
     ),
@@ -90,6 +92,7 @@ LATE: dict[str, dict[str, str]] = {
     "worker.transport": dict.fromkeys(
         ("http", "io", "select", "socket", "ssl"), "the plane is reached over HTTPS"
     ),
+    "app.doctor": {"_ssl": "only `doctor`, a one-shot command"},
     "app.installed": dict.fromkeys(
         ("_bz2", "_frozen_importlib_external", "_imp", "marshal", "struct", "zipimport"),
         "only `install`, a one-shot command",
