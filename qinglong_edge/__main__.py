@@ -7,12 +7,13 @@ does not allow it (no /proc, few descriptors) the plain path stays. Nothing of o
 above that point.
 
 Owns also the reading half of what a zipapp is (the builder has the writing half). A router's flash
-is small, so all modules share one stream in which like lies beside like; as a zip of .py and .pyc
-files the same program takes nearly twice as much::
+is small, so modules share streams in which like lies beside like; as a zip of .py and .pyc files
+the same program takes nearly twice as much::
 
     #!/usr/bin/python3 -IS
     zip  __main__.py  __main__.pyc      this file
-         code.TAG.MAGIC.bz2             size | index | marshalled code of each module
+         code.TAG.MAGIC.bz2             size | index | code of what a daemon starts with, marshalled
+         more.TAG.MAGIC.bz2             size | index | the same for every other module
          source.bz2                     size | index | source of each module
          data.bz2                       size | index | build.json, profiles.json, process/wrapper.sh
          kit.bz2                        size | index | what `openwrt install` and the like write out
@@ -20,9 +21,10 @@ files the same program takes nearly twice as much::
     size    bytes of the index (4, little endian)
     index   marshalled {file below the archive: (where its bytes begin, where they end)}
 
-TAG and MAGIC name the one Python whose code it is; every other Python compiles the sources. Damage
-shows in the streams' own checksums and ends in one line and status 5. Nothing here holds state that
-outlives the process.
+TAG and MAGIC name the one Python whose code it is; every other Python compiles the sources. A start
+of the daemon inflates the first of the code streams and no other: the rest of the program costs it
+neither time nor memory until something of it is imported. Damage shows in the streams' own
+checksums and ends in one line and status 5. Nothing here holds state that outlives the process.
 """
 
 from __future__ import annotations
@@ -39,16 +41,19 @@ from _frozen_importlib_external import MAGIC_NUMBER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType, ModuleType
 
 PACKAGE = "qinglong_edge"
-CODE = f"code.{sys.implementation.cache_tag}.{int.from_bytes(MAGIC_NUMBER[:2], 'little')}.bz2"
+_PYTHON = f"{sys.implementation.cache_tag}.{int.from_bytes(MAGIC_NUMBER[:2], 'little')}"
+CODE = f"code.{_PYTHON}.bz2"
+MORE = f"more.{_PYTHON}.bz2"
 SOURCE = "source.bz2"
 DATA = "data.bz2"
 SIZE = struct.Struct("<I")
 _DESCRIPTOR_MIN = 64  # a launch child lays out a task's descriptors below this number
-_EXIT_CORRUPT = 5  # as core.errors has it; that module is inside of what is damaged
-_DAMAGED = b"qinglong-edge: program_damaged: The program's file is damaged; install it again.\n"
+_EXIT_CORRUPT = 5  # as core.errors has it; that module may be inside of what is damaged
+_DAMAGED = ("program_damaged", "The program's file is damaged; install it again.")
 
 
 class Damaged(ImportError):
@@ -77,7 +82,7 @@ class Contents:
 
     def code(self, file: str, path: str) -> CodeType:
         """A carried module's code; tracebacks of compiled sources call it `path`."""
-        if self.member == CODE:
+        if self.member != SOURCE:
             made: CodeType = marshal.loads(self.piece(file))  # noqa: S302
             return made
         text = bytes(self.piece(file))
@@ -89,14 +94,15 @@ class Bundle:
     """Finder and loader of what the zip `archive` carries.
 
     Every import reads through the path `archive`; with /proc/self/fd/N that is always the same
-    file. The inflated modules are kept from an import until the next `release`.
+    file. The inflated streams are kept from an import until the next `release`.
     """
 
     def __init__(self, archive: str) -> None:
         self._zip = zipimport.zipimporter(archive)
         self._archive = archive
         self._data = self._read(DATA)
-        self._kept: Contents | None = None
+        self._order = (CODE, MORE)
+        self._kept: dict[str, Contents] = {}
 
     def find_spec(
         self, name: str, _path: object = None, _target: object = None
@@ -104,15 +110,14 @@ class Bundle:
         """Answer the import system; None for what is not carried, `Damaged` if unreadable."""
         if name.partition(".")[0] != PACKAGE:
             return None
-        index = self._modules().index
         stem = name.replace(".", "/")
-        package = f"{stem}/__init__.py" in index
-        file = f"{stem}/__init__.py" if package else f"{stem}.py"
-        if file not in index:
+        names = (f"{stem}.py", f"{stem}/__init__.py")
+        file = next((file for each in self._streams() for file in names if file in each.index), "")
+        if not file:
             return None
+        package = file == names[1]
         path = f"{self._archive}/{file}"
         spec = ModuleSpec(name, self, origin=path, is_package=package)  # type: ignore[arg-type]
-        spec.has_location = True
         if spec.submodule_search_locations is not None:
             spec.submodule_search_locations.append(f"{self._archive}/{stem}")
         return spec
@@ -121,10 +126,14 @@ class Bundle:
         """The import system makes the module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run a found module's code in it."""
-        path = str(module.__file__)
-        code = self._modules().code(self._below(path), path)
-        exec(code, module.__dict__)  # noqa: S102 - it is what a loader does
+        """Run a found module's code in it.
+
+        The name is set here: for a spec with a location Python works out a .pyc's name as well.
+        """
+        path = module.__file__ = str(getattr(module.__spec__, "origin", ""))
+        file = self._below(path)
+        stream = next(each for each in self._streams() if file in each.index)
+        exec(stream.code(file, path), module.__dict__)  # noqa: S102 - it is what a loader does
 
     def get_data(self, path: str) -> bytes:
         """A data file by its path below the archive; OSError where it does not exist."""
@@ -134,16 +143,22 @@ class Bundle:
         return bytes(self._data.piece(file))
 
     def release(self) -> None:
-        """Let go of the inflated modules; a later import reads them again, and keeps them again."""
-        self._kept = None
+        """Let go of the inflated streams; a later import reads what it needs again, and keeps it.
+
+        Whoever lets go has imported what the first one is for, so the other is asked first then.
+        """
+        self._order = (MORE, CODE)
+        self._kept = {}
 
     def _below(self, path: str) -> str:
         return path.removeprefix(f"{self._archive}/")
 
-    def _modules(self) -> Contents:
-        if self._kept is None:
-            self._kept = self._read(CODE, SOURCE)
-        return self._kept
+    def _streams(self) -> Iterator[Contents]:
+        """The streams of modules, each inflated once it is asked for."""
+        for member in self._order:
+            if member not in self._kept:
+                self._kept[member] = self._read(member, SOURCE)
+            yield self._kept[member]
 
     def _read(self, member: str, otherwise: str | None = None) -> Contents:
         try:
@@ -155,7 +170,14 @@ class Bundle:
                 member, packed = otherwise, self._zip.get_data(otherwise)
             return Contents(member, packed)
         except (OSError, EOFError, ValueError, TypeError, struct.error, ImportError) as error:
-            raise Damaged("the program's file is damaged", path=self._archive) from error
+            raise _damaged(self._archive) from error
+
+
+def _damaged(archive: str) -> Exception:
+    """What an import raises: `Corrupt`, which every front end tells, once there is one."""
+    corrupt = getattr(sys.modules.get(f"{PACKAGE}.core.errors"), "Corrupt", None)
+    error: Exception = corrupt(*_DAMAGED) if corrupt else Damaged(_DAMAGED[1], path=archive)
+    return error
 
 
 def _hold(archive: str) -> str:
@@ -188,10 +210,11 @@ def _start() -> int:
             sys.path.remove(archive)
             sys.meta_path.insert(0, Bundle(_hold(archive)))
         from qinglong_edge.cli.main import main
+
+        return main()
     except Damaged:
-        os.write(2, _DAMAGED)
+        os.write(2, f"qinglong-edge: {': '.join(_DAMAGED)}\n".encode())
         return _EXIT_CORRUPT
-    return main()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Makes the zipapps: the same bytes from the same sources, wherever and however they are built.
 
-Owns what goes in: the first lines as they are and as byte code, every other module once in the code
-stream and once in the source stream, data files in theirs (``qinglong_edge/__main__.py`` draws it).
+Owns what goes in: the first lines as they are and as byte code, every other module once in one of
+the code streams and once in the source stream, data files in theirs (``qinglong_edge/__main__.py``
+draws it). What the resident process imports at its start, which the imports themselves say, has a
+code stream of its own.
 Each artifact begins at its own front end. The worker's carries what that front end reaches by its
 imports and nothing else; the runtime's carries the rest of the package and what both reach.
 Sorted names, one fixed time, one fixed mode. Needs the standard library only. The file is complete
@@ -25,6 +27,7 @@ import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 PACKAGE = "qinglong_edge"
@@ -50,14 +53,22 @@ class Kind:
 
     file: str
     entry: str
+    daemon: str  # what the front end imports to be the resident process
     worker: bool
     profile: str  # whose budget it keeps
 
 
-RUNTIME = Kind(ARTIFACT, f"{PACKAGE}.cli.main", worker=False, profile="edge")
+RUNTIME = Kind(
+    ARTIFACT,
+    f"{PACKAGE}.cli.main",
+    f"{PACKAGE}.app.daemon",
+    worker=False,
+    profile="edge",
+)
 WORKER = Kind(
     os.path.join("dist", "qinglong-edge-worker.pyz"),
     f"{PACKAGE}.cli.worker",
+    f"{PACKAGE}.app.worker_daemon",
     worker=True,
     profile="worker-edge",
 )
@@ -83,7 +94,7 @@ class _Compiled:
 
     python: str
     first: bytes  # the first lines' .pyc
-    member: str  # name of the code member
+    tag: str  # names the interpreter in the names of the code members
     code: dict[str, bytes]  # file of a module -> its marshalled code
 
 
@@ -98,7 +109,12 @@ def build(root: str, output: str, *, python: str, kind: Kind = RUNTIME) -> Artif
     data = {name: content for name, content in plain_data.items() if not name.startswith(KIT)}
     kit = {n.removeprefix(KIT): content for n, content in plain_data.items() if n not in data}
     data[f"{PACKAGE}/build.json"] = _json(made)
-    packed = {compiled.member: _stream(compiled.code), SOURCE: _stream(texts)}
+    resident = _reached(sources, kind.entry, kind.daemon, late=False)
+    packed = {
+        f"code.{compiled.tag}.bz2": _stream(_some(compiled.code, resident)),
+        f"more.{compiled.tag}.bz2": _stream(_some(compiled.code, compiled.code.keys() - resident)),
+        SOURCE: _stream(texts),
+    }
     plain = {FIRST: first, f"{FIRST}c": compiled.first, DATA_STREAM: _stream(data)}
     plain[KIT_STREAM] = _stream(kit)
     content = _archive(plain | packed)
@@ -168,13 +184,19 @@ def _file(module: str) -> str:
     return module.replace(".", "/") + ".py"
 
 
-def _reached(trees: dict[str, bytes], entry: str, *, typing: bool = False) -> set[str]:
-    """The files of all modules that are imported from `entry` on, early or late.
+def _some(code: dict[str, bytes], names: AbstractSet[str]) -> dict[str, bytes]:
+    return {name: data for name, data in code.items() if name in names}
 
-    With `typing` also what only the type checker reads.
+
+def _reached(
+    trees: dict[str, bytes], *entries: str, late: bool = True, typing: bool = False
+) -> set[str]:
+    """The files of all modules that are imported from `entries` on.
+
+    With `late` also by what functions do, with `typing` also what only the type checker reads.
     """
     found: set[str] = set()
-    waiting = [entry]
+    waiting = list(entries)
     while waiting:
         module = waiting.pop()
         package = f"{_file(module)[:-3]}/__init__.py"
@@ -184,25 +206,25 @@ def _reached(trees: dict[str, bytes], entry: str, *, typing: bool = False) -> se
         found.add(name)
         waiting.append(module.rpartition(".")[0])
         try:
-            waiting += _imports(ast.parse(trees[name], name), typing=typing)
+            waiting += _imports(ast.parse(trees[name], name), late=late, typing=typing)
         except SyntaxError:
             continue  # the compiler says so
     return found
 
 
-def _imports(parent: ast.AST, *, typing: bool) -> Iterator[str]:
+def _imports(parent: ast.AST, *, late: bool, typing: bool) -> Iterator[str]:
     """Modules of ours that may be imported, with names that may be modules too."""
     for node in ast.iter_child_nodes(parent):
         checked = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         if isinstance(node, ast.If) and checked and not typing:
-            yield from _imports(ast.Module(node.orelse, []), typing=typing)
+            yield from _imports(ast.Module(node.orelse, []), late=late, typing=typing)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith(PACKAGE))
         elif isinstance(node, ast.ImportFrom) and str(node.module).startswith(PACKAGE):
             yield str(node.module)
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        else:
-            yield from _imports(node, typing=typing)
+        elif late or not isinstance(node, ast.FunctionDef):
+            yield from _imports(node, late=late, typing=typing)
 
 
 def _package(root: str) -> dict[str, bytes]:
@@ -267,7 +289,7 @@ def _compile(python: str, sources: dict[str, bytes]) -> _Compiled:
     answer = json.loads(done.stdout)
     code = {name: base64.b64decode(data) for name, data in answer["code"].items()}
     first = base64.b64decode(answer["first"])
-    return _Compiled(answer["python"], first, answer["member"], code)
+    return _Compiled(answer["python"], first, answer["tag"], code)
 
 
 def _stream(pieces: dict[str, bytes]) -> bytes:
