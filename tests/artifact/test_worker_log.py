@@ -20,6 +20,8 @@ from qinglong_edge.core.errors import Invalid, Unavailable
 from qinglong_edge.system.files import Space
 from tests.artifact.place import FOR_FILE, FOR_FOLDER, Disk, mode, needs_root, swap, to_open, write
 from tests.artifact.spool import IDS, SMALL, Spool, code_of
+from tests.support import ROOT
+from tests.tools import builder
 
 VECTORS = json.loads(
     (Path(__file__).parents[1] / "vectors" / "worker_log.json").read_text(encoding="utf-8")
@@ -340,15 +342,9 @@ def test_removing_a_log_takes_its_fact_and_its_temporary(spool: Spool) -> None:
     assert code_of(lambda: spool.allocator.remove("../x")) == "invalid_request"
 
 
-def test_the_local_runtime_imports_neither_writer_nor_spool() -> None:
+def test_the_local_runtime_carries_neither_writer_nor_spool() -> None:
     """ADR-0115 verification 9: the local runtime does not grow."""
-    root = Path(__file__).parents[2] / "qinglong_edge"
-    users = [
-        path.relative_to(root).as_posix()
-        for path in root.rglob("*.py")
-        if path.parts[-2] != "worker"
-        and any(
-            f"artifact.{name}" in path.read_text(encoding="utf-8") for name in ("writer", "worker")
-        )
-    ]
-    assert users == ["artifact/worker.py"]
+    local, worker = (builder.carried(ROOT, kind) for kind in (builder.RUNTIME, builder.WORKER))
+    for name in ("writer", "worker"):
+        assert f"qinglong_edge/artifact/{name}.py" in worker
+        assert f"qinglong_edge/artifact/{name}.py" not in local

@@ -108,7 +108,7 @@ def test_with_emulation_everything_is_provided_and_nothing_may_be_skipped(
     monkeypatch.setattr(debian, "install", installed.extend)
     monkeypatch.setattr(debian, "unpacked", lambda name, cache: fetched.append(name))
     monkeypatch.setattr(testing, "_others", lambda root: [])
-    assert testing.test(str(tmp_path), emulation=True, pytest=[]) == 0
+    assert testing.test(str(tmp_path), emulation=True, pytest=["-x"]) == 0
     assert installed[0] == "busybox"
     assert fetched == list(debian.READ)
     assert calls.strict == "1"

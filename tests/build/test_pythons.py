@@ -75,24 +75,47 @@ def test_several_pythons_end_with_the_sum_and_the_worst_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """ADR-0024 verification 12: one suite, each interpreter, none of them forgotten."""
-    (tmp_path / ".cache").mkdir()
     commands = []
 
-    def call(command: list[str], **where: object) -> int:
+    def run(command: list[str], **_where: object) -> subprocess.CompletedProcess[bytes]:
         commands.append(command)
+        (report,) = [word.partition("=")[2] for word in command if word.startswith("--junitxml=")]
         if command[0] != "broken":
-            (tmp_path / ".cache" / "report.xml").write_text(REPORT.format(10), encoding="utf-8")
-        return {"one": 0, "two": 1, "broken": 4}[command[0]]
+            Path(report).write_text(REPORT.format(10), encoding="utf-8")
+        status = {"one": 0, "two": 1, "broken": 4}[command[0]]
+        return subprocess.CompletedProcess(command, status, b"what it said")
 
-    monkeypatch.setattr(subprocess, "call", call)
+    monkeypatch.setattr(subprocess, "run", run)
     every = [Python(11, ("one",), "a"), Python(12, ("two",), "b"), Python(13, ("broken",), "c")]
-    assert testing._suites(str(tmp_path), every, {}, ["-k", "x"]) == 4
+    assert testing._suites(str(tmp_path), every, {}) == 4
     told = capsys.readouterr().out.splitlines()
-    assert told[-1] == "12 passed, 5 failed, 4 skipped"
-    assert told[-2].startswith("Python 3.13 (c): 0 passed, 1 failed, 0 skipped in ")
-    light = [any(word.startswith("--ignore=") for word in command) for command in commands]
-    assert light == [one.minor not in testing.WHOLE for one in every]
-    assert all(command[-2:] == ["-k", "x"] for command in commands)
+    parts = len(testing.LANES) + 2
+    assert (
+        told[-1]
+        == f"{6 * (parts + 1)} passed, {2 * (parts + 1) + 1} failed, {2 * (parts + 1)} skipped"
+    )
+    assert told.count("what it said") == parts + 2
+    assert commands[0][-1] == "tests/build"
+    assert commands[-1][-1] == "tests/emulation"
+    rooms = [f"tests/{name}" for name in testing.ROOMS]
+    assert [command[4:] for command in commands if command[0] != "one"] == [rooms, rooms]
+
+
+def test_a_python_that_is_not_the_oldest_runs_everything_where_it_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[str] = []
+
+    def run(command: list[str], **_where: object) -> subprocess.CompletedProcess[bytes]:
+        folders.extend(word for word in command if word.startswith("tests/"))
+        return subprocess.CompletedProcess(command, 0, b"")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    testing._suites(str(tmp_path), [Python(13, ("one",), "a")], {})
+    assert len(folders) == len(set(folders))
+    assert set(folders) == {
+        f"tests/{path.parent.name}" for path in Path(ROOT, "tests").glob("*/test_*.py")
+    }
 
 
 def test_the_other_pythons_get_what_the_tests_import_and_no_checkers() -> None:

@@ -165,7 +165,10 @@ def carried(root: str, kind: Kind) -> dict[str, bytes]:
         every = (_reached(trees, each.entry, typing=True) for each in KINDS)
         chosen |= {n for n in set(trees).difference(*every) if not n.startswith(_WORKERS_ROOM)}
     chosen.add(f"{PACKAGE}/{FIRST}")
-    made = {name: text for name, text in found.items() if name in chosen | DATA}
+    chosen |= DATA
+    if not kind.worker:
+        chosen |= {name for name in found if name.startswith(KIT)}
+    made = {name: text for name, text in found.items() if name in chosen}
     name = f"{PACKAGE}/{FIRST}"
     made[name] = _beginning(found[name], kind)
     return made

@@ -1,19 +1,23 @@
 """`build.py test`: an environment with pinned tools, then lint, format, types and every test.
 
 The environment is `.venv`, made by the Python that runs this file and kept until that Python or the
-pins change. Checks come first and stop at the first that fails; pytest comes last, so that its
-closing line is the last line printed. With `--with-emulation` other Pythons follow, and the closing
-line is the sum.
+pins change. Checks come first and stop at the first that fails. What measures time or needs the
+machine for itself runs alone; all other folders run two at a time, on two cores. The output of each
+part is printed when the part is over, and the closing line is the sum. With arguments for pytest
+there is one part, and its closing line is pytest's.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from tests.tools import debian, pythons
@@ -24,14 +28,15 @@ _CHECKERS = ("mypy", "ruff")  # they check the tree once, not under every Python
 _STAMP = "made-for"
 CACHE = os.path.join(".cache", "debian")
 _PYTHONS = os.path.join(".cache", "pythons")
-_REPORT = os.path.join(".cache", "report.xml")
-# The oldest that routers have runs every test; the others what a Python can change. These folders
-# are about the artifact, the disk, whole machines and long random runs, whatever runs them.
+# The oldest that routers have runs every test; the others what a Python can change, the rooms. The
+# rest is about the artifact, the disk, whole machines and long random runs, whatever runs them.
 WHOLE = (11,)
 NEEDED = 13  # what OpenWrt 25.12 has; the rest where they can be had
-HEAVY = tuple(
-    f"tests/{name}" for name in ("build", "crash", "e2e", "emulation", "luci", "soak", "worker")
-)
+FIRST = ("build",)  # it measures: nothing runs beside it
+LAST = ("emulation",)  # its guests take every core
+ROOMS = ("unit", "storage", "system", "process", "execution", "app", "artifact", "secret")
+LANES = (ROOMS, ("worker", "kit"), ("e2e", "luci"), ("crash", "moving", "soak"))
+AT_ONCE = 2
 
 
 class SetupError(Exception):
@@ -59,33 +64,60 @@ def test(root: str, *, emulation: bool, pytest: list[str]) -> int:
         status = subprocess.call(command, cwd=root)
         if status != 0:
             return status
-    if not others:
+    if pytest:
         print("== tests", flush=True)
-        command = [python, "-m", "pytest", *pytest]
-        return subprocess.call(command, cwd=root, env=environment)
+        return subprocess.call([python, "-m", "pytest", *pytest], cwd=root, env=environment)
     own = Python(sys.version_info.minor, (python,), "this Python")
-    return _suites(root, [own, *others], environment, pytest)
+    return _suites(root, [own, *others], environment)
 
 
-def _suites(root: str, every: list[Python], environment: dict[str, str], pytest: list[str]) -> int:
-    """The tests under each Python; the last lines printed are one line for each and their sum."""
-    report = os.path.join(root, _REPORT)
-    worst, lines, total = 0, [], (0, 0, 0)
-    for one in every:
-        print(f"== tests under Python 3.{one.minor} ({one.origin})", flush=True)
-        light = [] if one.minor in WHOLE else [f"--ignore={folder}" for folder in HEAVY]
-        own = [*one.command, "-m", "pytest", f"--junitxml={report}", *light, *pytest]
-        if os.path.exists(report):
-            os.unlink(report)
-        begun = time.monotonic()
-        status = subprocess.call(own, cwd=root, env=environment)
-        counts = _counts(report)
-        worst = max(worst, abs(status))
-        total = (total[0] + counts[0], total[1] + counts[1], total[2] + counts[2])
-        took = f"{time.monotonic() - begun:.0f} s, status {status}"
-        lines.append(f"Python 3.{one.minor} ({one.origin}): {_told(counts)} in {took}")
-    print("== all Pythons", *lines, _told(total), sep="\n", flush=True)
-    return worst
+@dataclass(frozen=True)
+class _Part:
+    """Some folders of the tests under one Python."""
+
+    python: Python
+    folders: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """As it is printed."""
+        return f"Python 3.{self.python.minor} ({self.python.origin}): {' '.join(self.folders)}"
+
+
+def _suites(root: str, every: list[Python], environment: dict[str, str]) -> int:
+    """All parts; the last lines printed are one line for each and their sum."""
+    whole = [one for one in every if one.minor in WHOLE] or every[:1]
+    middle = [_Part(one, lane) for one in whole for lane in LANES]
+    middle += [_Part(one, ROOMS) for one in every if one not in whole]
+    run = functools.partial(_run, root, environment)
+    results = [run(_Part(one, FIRST)) for one in whole]
+    with ThreadPoolExecutor(AT_ONCE) as lanes:
+        results += lanes.map(run, middle)
+    results += [run(_Part(one, LAST)) for one in whole]
+    statuses, lines, counts = zip(*results, strict=True)
+    total = (sum(each[0] for each in counts), sum(each[1] for each in counts))
+    print("== all tests", *lines, _told((*total, sum(each[2] for each in counts))), sep="\n")
+    return int(max(statuses))
+
+
+def _run(
+    root: str, environment: dict[str, str], part: _Part
+) -> tuple[int, str, tuple[int, int, int]]:
+    """(status, line for the end, counts) of a part, whose output is printed once it is over."""
+    report = os.path.join(root, ".cache", f"report-{part.python.minor}-{part.folders[0]}.xml")
+    os.makedirs(os.path.dirname(report), exist_ok=True)
+    if os.path.exists(report):
+        os.unlink(report)
+    folders = [os.path.join("tests", name) for name in part.folders]
+    command = [*part.python.command, "-m", "pytest", f"--junitxml={report}", *folders]
+    begun = time.monotonic()
+    done = subprocess.run(
+        command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    took = f"{time.monotonic() - begun:.0f} s, status {done.returncode}"
+    print(f"== {part.name}\n{done.stdout.decode('utf-8', 'replace')}", flush=True)
+    counts = _counts(report)
+    return abs(done.returncode), f"{part.name}: {_told(counts)} in {took}", counts
 
 
 def _told(counts: tuple[int, int, int]) -> str:
