@@ -6,24 +6,9 @@ So the zipapp opens itself and imports everything of ours through that descripto
 does not allow it (no /proc, few descriptors) the plain path stays. Nothing of ours may be imported
 above that point.
 
-Owns also the reading half of what a zipapp is (the builder has the writing half). A router's flash
-is small, so modules share streams in which like lies beside like; as a zip of .py and .pyc files
-the same program takes nearly twice as much::
-
-    #!/usr/bin/python3 -IS
-    zip  __main__.py  __main__.pyc      this file
-         code.TAG.MAGIC.bz2             size | index | code of what a daemon starts with, marshalled
-         more.TAG.MAGIC.bz2             size | index | the same for every other module
-         source.bz2                     size | index | source of each module
-         data.bz2                       size | index | build.json, profiles.json, process/wrapper.sh
-         kit.bz2                        size | index | what `openwrt install` and the like write out
-
-    size    bytes of the index (4, little endian)
-    index   marshalled {file below the archive: (where its bytes begin, where they end)}
-
-TAG and MAGIC name the one Python whose code it is; every other Python compiles the sources. A start
-of the daemon inflates the first of the code streams and no other: the rest of the program costs it
-neither time nor memory until something of it is imported. Damage shows in the streams' own
+Owns also the reading half of what a zipapp is (``qinglong_edge/app/installed.py`` draws its
+members). A start of the daemon inflates the code that it starts with and no other: the rest costs
+it neither time nor memory until something of it is imported. Damage shows in the streams' own
 checksums and ends in one line and status 5. Nothing here holds state that outlives the process.
 """
 
@@ -41,7 +26,6 @@ from _frozen_importlib_external import MAGIC_NUMBER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import CodeType, ModuleType
 
 PACKAGE = "qinglong_edge"
@@ -110,16 +94,14 @@ class Bundle:
         """Answer the import system; None for what is not carried, `Damaged` if unreadable."""
         if name.partition(".")[0] != PACKAGE:
             return None
-        stem = name.replace(".", "/")
-        names = (f"{stem}.py", f"{stem}/__init__.py")
-        file = next((file for each in self._streams() for file in names if file in each.index), "")
+        _stream, file = self._found(name)
         if not file:
             return None
-        package = file == names[1]
         path = f"{self._archive}/{file}"
-        spec = ModuleSpec(name, self, origin=path, is_package=package)  # type: ignore[arg-type]
+        above, package, _ = path.rpartition("/__init__.py")
+        spec = ModuleSpec(name, self, origin=path, is_package=bool(package))  # type: ignore[arg-type]
         if spec.submodule_search_locations is not None:
-            spec.submodule_search_locations.append(f"{self._archive}/{stem}")
+            spec.submodule_search_locations.append(above)
         return spec
 
     def create_module(self, spec: ModuleSpec) -> None:
@@ -130,9 +112,8 @@ class Bundle:
 
         The name is set here: for a spec with a location Python works out a .pyc's name as well.
         """
-        path = module.__file__ = str(getattr(module.__spec__, "origin", ""))
-        file = self._below(path)
-        stream = next(each for each in self._streams() if file in each.index)
+        stream, file = self._found(module.__name__)
+        path = module.__file__ = f"{self._archive}/{file}"
         exec(stream.code(file, path), module.__dict__)  # noqa: S102 - it is what a loader does
 
     def get_data(self, path: str) -> bytes:
@@ -153,12 +134,17 @@ class Bundle:
     def _below(self, path: str) -> str:
         return path.removeprefix(f"{self._archive}/")
 
-    def _streams(self) -> Iterator[Contents]:
-        """The streams of modules, each inflated once it is asked for."""
+    def _found(self, name: str) -> tuple[Contents, str]:
+        """The stream of a module and its file in there, or "" if no stream has it."""
+        stem = name.replace(".", "/")
         for member in self._order:
             if member not in self._kept:
                 self._kept[member] = self._read(member, SOURCE)
-            yield self._kept[member]
+            stream = self._kept[member]
+            for file in (f"{stem}.py", f"{stem}/__init__.py"):
+                if file in stream.index:
+                    return stream, file
+        return stream, ""
 
     def _read(self, member: str, otherwise: str | None = None) -> Contents:
         try:

@@ -1,13 +1,25 @@
 """The installed copy of the zipapp: the same program with the byte code of this box's own Python.
 
-Owns the rewriting of a zipapp's file (``qinglong_edge.__main__`` draws its members) and the reading
-of what only one-shot commands need of it. The sources and data are taken over to the byte, so the
-build's digest stays; only the code streams and the first lines' .pyc are made anew, with the same
-modules in each as before. On a slow router this takes half a minute once and saves seconds at every
-start. Needs no `zipfile`, which small
-boxes lack. Nothing here touches a file: the caller publishes what `copy` returns.
+Owns the rewriting of a zipapp's file and the reading of what only one-shot commands need of it. A
+router's flash is small, so modules share streams in which like lies beside like; as a zip of .py
+and .pyc files the same program takes nearly twice as much::
 
-    stream   size of the index (4, little endian) | marshalled {file: (begin, end)} | pieces; bzip2
+    #!/usr/bin/python3 -IS
+    zip  __main__.py  __main__.pyc      the first lines
+         code.TAG.MAGIC.bz2             code of each module that the daemon starts with, marshalled
+         more.TAG.MAGIC.bz2             code of every other module
+         source.bz2                     source of each module
+         data.bz2                       build.json, profiles.json, process/wrapper.sh
+         kit.bz2                        what `openwrt install` and the like write out
+
+    stream  size of the index (4, little endian) | index | pieces; all of it bzip2
+    index   marshalled {file below the archive: (where its piece begins, where it ends)}
+
+TAG and MAGIC name the one Python whose code it is; every other Python compiles the sources. A copy
+takes the sources and data over to the byte, so the build's digest stays; only the code streams and
+the first lines' .pyc are made anew, with the same modules in each as before. On a slow router this
+takes half a minute once and saves seconds at every start. Needs no `zipfile`, which small boxes
+lack. Nothing here touches a file: the caller publishes what `copy` returns.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Makes the zipapps: the same bytes from the same sources, wherever and however they are built.
 
 Owns what goes in: the first lines as they are and as byte code, every other module once in one of
-the code streams and once in the source stream, data files in theirs (``qinglong_edge/__main__.py``
-draws it). What the resident process imports at its start, which the imports themselves say, has a
-code stream of its own.
-Each artifact begins at its own front end. The worker's carries what that front end reaches by its
-imports and nothing else; the runtime's carries the rest of the package and what both reach.
+the code streams and once in the source stream, data files in theirs
+(``qinglong_edge/app/installed.py`` draws it). What the resident process imports at its start, which
+the imports themselves say, has a code stream of its own. Each artifact begins at its own front end.
+The worker's carries what that front end reaches by its imports and nothing else; the runtime's
+carries the rest of the package and what both reach.
 Sorted names, one fixed time, one fixed mode. Needs the standard library only. The file is complete
 or absent: it is written beside its name and renamed.
 """
