@@ -3,8 +3,9 @@
 Owns one promise: what a started zipapp imports later (a launch, an adoption, a stop) comes from the
 very file that it was started from, after an upgrade replaced or deleted that file as well. So it
 opens itself and imports everything of ours through that descriptor, or by the plain path where the
-system allows no other; nothing of ours may be imported above that point. The file is read as the
-builder draws it. Damage ends in one line and status 5. No state outlives the process.
+system allows no other; nothing of ours may be imported above that point. A start of the daemon
+inflates the code that it starts with and no other (`app/installed.py` draws the members). Damage
+ends in one line and status 5. No state outlives the process.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
 
 PACKAGE = "qinglong_edge"
-CODE = f"code.{sys.implementation.cache_tag}.{int.from_bytes(MAGIC_NUMBER[:2], 'little')}.bz2"
+_PYTHON = f"{sys.implementation.cache_tag}.{int.from_bytes(MAGIC_NUMBER[:2], 'little')}"
+CODE = f"code.{_PYTHON}.bz2"
+MORE = f"more.{_PYTHON}.bz2"
 SOURCE = "source.bz2"
 DATA = "data.bz2"
 SIZE = struct.Struct("<I")
 _DESCRIPTOR_MIN = 64  # a launch child lays out a task's descriptors below this number
-_EXIT_CORRUPT = 5  # as core.errors has it; that module is inside of what is damaged
-_DAMAGED = b"qinglong-edge: program_damaged: The program's file is damaged; install it again.\n"
+_EXIT_CORRUPT = 5  # as core.errors has it; that module may be inside of what is damaged
+_DAMAGED = ("program_damaged", "The program's file is damaged; install it again.")
 
 
 class Damaged(ImportError):
@@ -59,7 +62,7 @@ class Contents:
 
     def code(self, file: str, path: str) -> CodeType:
         """A carried module's code; tracebacks of compiled sources call it `path`."""
-        if self.member == CODE:
+        if self.member != SOURCE:
             made: CodeType = marshal.loads(self.piece(file))  # noqa: S302
             return made
         text = bytes(self.piece(file))
@@ -74,7 +77,8 @@ class Bundle:
         self._zip = zipimport.zipimporter(archive)
         self._archive = archive
         self._data = self._read(DATA)
-        self._kept: Contents | None = None
+        self._order = (CODE, MORE)
+        self._kept: dict[str, Contents] = {}
 
     def find_spec(
         self, name: str, _path: object = None, _target: object = None
@@ -82,27 +86,27 @@ class Bundle:
         """None for what is not carried, `Damaged` if unreadable."""
         if name.partition(".")[0] != PACKAGE:
             return None
-        index = self._modules().index
-        stem = name.replace(".", "/")
-        package = f"{stem}/__init__.py" in index
-        file = f"{stem}/__init__.py" if package else f"{stem}.py"
-        if file not in index:
+        _stream, file = self._found(name)
+        if not file:
             return None
         path = f"{self._archive}/{file}"
-        spec = ModuleSpec(name, self, origin=path, is_package=package)  # type: ignore[arg-type]
-        spec.has_location = True
+        above, package, _ = path.rpartition("/__init__.py")
+        spec = ModuleSpec(name, self, origin=path, is_package=bool(package))  # type: ignore[arg-type]
         if spec.submodule_search_locations is not None:
-            spec.submodule_search_locations.append(f"{self._archive}/{stem}")
+            spec.submodule_search_locations.append(above)
         return spec
 
     def create_module(self, spec: ModuleSpec) -> None:
         """The import system makes the module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run a found module's code in it."""
-        path = str(module.__file__)
-        code = self._modules().code(self._below(path), path)
-        exec(code, module.__dict__)  # noqa: S102 - it is what a loader does
+        """Run a found module's code in it.
+
+        The name is set here: for a spec with a location Python works out a .pyc's name as well.
+        """
+        stream, file = self._found(module.__name__)
+        path = module.__file__ = f"{self._archive}/{file}"
+        exec(stream.code(file, path), module.__dict__)  # noqa: S102 - it is what a loader does
 
     def get_data(self, path: str) -> bytes:
         """A data file by its path below the archive; OSError where it does not exist."""
@@ -112,16 +116,24 @@ class Bundle:
         return bytes(self._data.piece(file))
 
     def release(self) -> None:
-        """Let go of the inflated modules; a later import reads and keeps them again."""
-        self._kept = None
+        """Let go of the inflated streams; a later import asks the other one first."""
+        self._order = (MORE, CODE)
+        self._kept = {}
 
     def _below(self, path: str) -> str:
         return path.removeprefix(f"{self._archive}/")
 
-    def _modules(self) -> Contents:
-        if self._kept is None:
-            self._kept = self._read(CODE, SOURCE)
-        return self._kept
+    def _found(self, name: str) -> tuple[Contents, str]:
+        """The stream of a module and its file in there, or "" if no stream has it."""
+        stem = name.replace(".", "/")
+        for member in (*self._order, SOURCE):  # what is used seldom has no code here
+            if member not in self._kept:
+                self._kept[member] = self._read(member, SOURCE)
+            stream = self._kept[member]
+            for file in (f"{stem}.py", f"{stem}/__init__.py"):
+                if file in stream.index:
+                    return stream, file
+        return stream, ""
 
     def _read(self, member: str, otherwise: str | None = None) -> Contents:
         try:
@@ -133,7 +145,14 @@ class Bundle:
                 member, packed = otherwise, self._zip.get_data(otherwise)
             return Contents(member, packed)
         except (OSError, EOFError, ValueError, TypeError, struct.error, ImportError) as error:
-            raise Damaged("the program's file is damaged", path=self._archive) from error
+            raise _damaged(self._archive) from error
+
+
+def _damaged(archive: str) -> Exception:
+    """What an import raises: `Corrupt`, which every front end tells, once there is one."""
+    corrupt = getattr(sys.modules.get(f"{PACKAGE}.core.errors"), "Corrupt", None)
+    error: Exception = corrupt(*_DAMAGED) if corrupt else Damaged(_DAMAGED[1], path=archive)
+    return error
 
 
 def _hold(archive: str) -> str:
@@ -166,10 +185,11 @@ def _start() -> int:
             sys.path.remove(archive)
             sys.meta_path.insert(0, Bundle(_hold(archive)))
         from qinglong_edge.cli.main import main
+
+        return main()
     except Damaged:
-        os.write(2, _DAMAGED)
+        os.write(2, f"qinglong-edge: {': '.join(_DAMAGED)}\n".encode())
         return _EXIT_CORRUPT
-    return main()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,25 @@
 """The installed copy of the zipapp: the same program with the byte code of this box's own Python.
 
-Owns the rewriting of a zipapp's file (``qinglong_edge.__main__`` draws its members) and the reading
-of what only one-shot commands need of it. The sources and data are taken over to the byte, so the
-build's digest stays; only the code stream and the first lines' .pyc are made anew. On a slow router
-this takes half a minute once and saves seconds at every start. Needs no `zipfile`, which small
-boxes lack. Nothing here touches a file: the caller publishes what `copy` returns.
+Owns the rewriting of a zipapp's file and the reading of what only one-shot commands need of it. A
+router's flash is small, so modules share streams in which like lies beside like; as a zip of .py
+and .pyc files the same program takes nearly twice as much::
 
-    stream   size of the index (4, little endian) | marshalled {file: (begin, end)} | pieces; bzip2
+    #!/usr/bin/python3 -IS
+    zip  __main__.py  __main__.pyc      the first lines
+         code.TAG.MAGIC.bz2             code of each module that the daemon starts with, marshalled
+         more.TAG.MAGIC.bz2             code of every other module
+         source.bz2                     source of each module
+         data.bz2                       build.json, profiles.json, process/wrapper.sh
+         kit.bz2                        what `openwrt install` and the like write out
+
+    stream  size of the index (4, little endian) | index | pieces; all of it bzip2
+    index   marshalled {file below the archive: (where its piece begins, where it ends)}
+
+TAG and MAGIC name the one Python whose code it is; every other Python compiles the sources. A copy
+takes the sources and data over to the byte, so the build's digest stays; only the code streams and
+the first lines' .pyc are made anew, with the same modules in each as before. On a slow router this
+takes half a minute once and saves seconds at every start. Needs no `zipfile`, which small boxes
+lack. Nothing here touches a file: the caller publishes what `copy` returns.
 """
 
 from __future__ import annotations
@@ -48,23 +61,42 @@ def copy(archive: str) -> bytes:
     """The bytes of the zipapp to install: as it is if its code is this Python's already."""
     from _frozen_importlib_external import MAGIC_NUMBER
 
-    code = f"code.{sys.implementation.cache_tag}.{int.from_bytes(MAGIC_NUMBER[:2], 'little')}.bz2"
+    python = f"{sys.implementation.cache_tag}.{int.from_bytes(MAGIC_NUMBER[:2], 'little')}"
     try:
         with open(archive, "rb") as file:
             whole = file.read()
     except OSError:
         raise _damaged() from None
-    if code.encode() in whole:
+    names = _names(whole)
+    if f"code.{python}.bz2" in names:
         return whole
-    first = _member(archive, _FIRST)
-    sources = members(archive, "source.bz2")
-    made = {
-        _FIRST: first,
-        f"{_FIRST}c": _pyc(first, MAGIC_NUMBER),
-        code: _stream([(name, _code(name, text)) for name, text in sources]),
-        **{name: _member(archive, name) for name in ("data.bz2", "kit.bz2", "source.bz2")},
-    }
+    made = {name: _member(archive, name) for name in ("data.bz2", "kit.bz2", "source.bz2")}
+    made[_FIRST] = _member(archive, _FIRST)
+    made[f"{_FIRST}c"] = _pyc(made[_FIRST], MAGIC_NUMBER)
+    sources = dict(members(archive, "source.bz2"))
+    for kind in ("code", "more"):
+        other = next((name for name in names if name.startswith(f"{kind}.")), "")
+        files = [file for file, _code_of_another in members(archive, other)]
+        made[f"{kind}.{python}.bz2"] = _stream(
+            [(file, _code(file, sources[file])) for file in files]
+        )
     return _zip(made)
+
+
+def _names(whole: bytes) -> list[str]:
+    """The members' names, from the zip's directory: head (46 bytes), name, extra, comment each."""
+    import struct
+
+    found = []
+    try:
+        count, _size, place = struct.unpack("<H2L", whole[-12:-2])
+        for _ in range(count):
+            lengths = struct.unpack_from("<3H", whole, place + 28)
+            found.append(whole[place + 46 : place + 46 + lengths[0]].decode())
+            place += 46 + sum(lengths)
+    except (struct.error, UnicodeDecodeError):
+        raise _damaged() from None
+    return found
 
 
 def _member(archive: str, name: str) -> bytes:

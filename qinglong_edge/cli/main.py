@@ -12,6 +12,7 @@ The daemon's own path (`run`) loads no argument parser.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -139,7 +140,11 @@ def _wrong_run() -> dict[str, str] | None:
 
 
 def _run_daemon(options: dict[str, str]) -> int:
-    from qinglong_edge.app import daemon, program, state
+    gc.disable()  # what is imported stays; looking for garbage in it is a twentieth of a start
+    try:
+        from qinglong_edge.app import daemon, program, state
+    finally:
+        gc.enable()
 
     # Without a path of its own `zoneinfo` loads the interpreter's build configuration, for good.
     os.environ.setdefault("PYTHONTZPATH", "")

@@ -16,7 +16,7 @@ import pytest
 
 from qinglong_edge import __main__ as first
 from tests.support import ROOT
-from tests.tools import builder, gates, pythons, sample
+from tests.tools import bench_idle, builder, gates, measure, pythons, sample
 
 FLAGS = ("-I", "-S")
 # Says how it came to be, and how an exception looks in it.
@@ -125,7 +125,7 @@ def test_this_tree_keeps_its_budget_of_bytes_and_files(tmp_path: Path) -> None:
 
 def test_the_largest_modules_are_named_with_their_share(tmp_path: Path) -> None:
     artifact = built(sample.tree(str(tmp_path / "tree")), tmp_path / "a.pyz")
-    streams = artifact.entries[first.CODE] + artifact.entries[first.SOURCE]
+    streams = sum(artifact.entries[name] for name in (first.CODE, first.MORE, first.SOURCE))
     assert abs(sum(artifact.modules.values()) - streams) < len(artifact.modules)
     (name, size), *_ = gates.largest(artifact)
     told = gates.report(artifact, [gates.Gate("bytes", artifact.size, artifact.size - 1)])
@@ -236,9 +236,10 @@ def test_after_a_release_no_module_is_held_and_late_imports_still_work(
     file = tmp_path / "a.pyz"
     built(root, file)
     if kind == "source":
-        file = changed(file, tmp_path / "b.pyz", {first.CODE: None})
+        file = changed(file, tmp_path / "b.pyz", {first.CODE: None, first.MORE: None})
     said = answered([sys.executable, *FLAGS, str(file)], lambda: become(file, fate))
-    assert said["held"] == [2, 1, 2, 1]  # the data files' stream is small and stays
+    # The data files' stream is small and stays; the sources are one stream, the code is two.
+    assert said["held"] == [3 if kind == "code" else 2, 1, 2, 1]
     assert str(said["file"]).startswith("/proc/self/fd/")
 
 
@@ -308,12 +309,13 @@ def test_the_loader_brings_no_module_but_its_own_few(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "how", ["byte", "begin", "end", "short", "empty", "none", "huge", "gone", "header"]
 )
-@pytest.mark.parametrize("member", [first.CODE, first.SOURCE, first.DATA])
+@pytest.mark.parametrize("member", [first.CODE, first.MORE, first.SOURCE, first.DATA])
 def test_a_damaged_stream_is_one_line_and_status_5(tmp_path: Path, member: str, how: str) -> None:
     built(sample.tree(str(tmp_path / "tree")), tmp_path / "a.pyz")
     with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
         good = archive.read(member)
-    members: dict[str, bytes | None] = {first.CODE: None} if member == first.SOURCE else {}
+    code: dict[str, bytes | None] = {first.CODE: None, first.MORE: None}
+    members = code if member == first.SOURCE else {}
     members[member] = {
         "byte": damaged(good, len(good) // 2),
         "begin": damaged(good, 0),
@@ -325,7 +327,7 @@ def test_a_damaged_stream_is_one_line_and_status_5(tmp_path: Path, member: str, 
         "gone": None,
         "header": good,
     }[how]
-    if (member, how) == (first.CODE, "gone"):
+    if member in code and how == "gone":
         members[first.SOURCE] = None
     file = changed(tmp_path / "a.pyz", tmp_path / "b.pyz", members)
     if how == "header":
@@ -337,6 +339,46 @@ def test_a_damaged_stream_is_one_line_and_status_5(tmp_path: Path, member: str, 
     assert (done.returncode, done.stdout) == (5, b"")
     assert done.stderr.startswith(b"qinglong-edge: program_damaged: ")
     assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("kind", builder.KINDS, ids=lambda kind: kind.profile)
+def test_what_a_daemon_starts_with_is_what_its_imports_say(
+    tmp_path: Path, kind: builder.Kind
+) -> None:
+    """The walk over the sources finds what Python itself loads by importing both beginnings."""
+    artifact = builder.build(ROOT, str(tmp_path / "a.pyz"), python=sys.executable, kind=kind)
+    with zipfile.ZipFile(artifact.path) as archive:
+        code, more = (first.Contents(n, archive.read(n)).index for n in (first.CODE, first.MORE))
+    listing = f"import sys, {kind.entry}, {kind.daemon}; print(*sys.modules)"
+    said = subprocess.check_output(
+        [sys.executable, "-S", "-B", "-c", listing], cwd=ROOT, text=True
+    ).split()
+    loaded = {name.replace(".", "/") for name in said if name.startswith("qinglong_edge")}
+    assert {file.removesuffix(".py").removesuffix("/__init__") for file in code} == loaded
+    assert more
+
+
+def test_a_daemon_starts_and_serves_without_the_other_stream(tmp_path: Path, zipapp: str) -> None:
+    """A run with a log, the common questions: not a byte of it is read. Other commands need it."""
+    state = str(tmp_path / "state")
+    measure.Product(zipapp).init(state)
+    with zipfile.ZipFile(zipapp) as archive:
+        spoilt = damaged(archive.read(first.MORE), 0)
+    file = str(changed(Path(zipapp), tmp_path / "b.pyz", {first.MORE: spoilt}))
+    with measure.Product(file).daemon(state) as daemon:
+        bench_idle.exercise(daemon)
+    done = subprocess.run(
+        [sys.executable, *FLAGS, file, "--state", state, "status"], capture_output=True
+    )
+    assert (done.returncode, done.stdout) == (5, b"")
+    assert done.stderr == (
+        b"qinglong-edge: program_damaged: The program's file is damaged; install it again.\n"
+    )
+    as_json = subprocess.run(
+        [sys.executable, *FLAGS, file, "--state", state, "--json", "status"], capture_output=True
+    )
+    assert as_json.returncode == 5
+    assert json.loads(as_json.stdout)["error"]["code"] == "program_damaged"
 
 
 def test_a_checkout_runs_the_same_program_without_a_descriptor(tmp_path: Path) -> None:

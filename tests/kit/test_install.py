@@ -188,9 +188,10 @@ def test_the_installed_copy_gets_the_byte_code_of_the_python_that_runs_there(
 ) -> None:
     """One zipapp carries one minor's byte code; what is installed carries the device's own."""
     foreign = tmp_path / "foreign.pyz"
+    foreign_names = {first.CODE: "code.other-1.1.bz2", first.MORE: "more.other-1.1.bz2"}
     with zipfile.ZipFile(zipapp) as archive, zipfile.ZipFile(foreign, "w") as written:
         for name in archive.namelist():
-            member = "code.other-1.1.bz2" if name == first.CODE else name
+            member = foreign_names.get(name, name)
             written.writestr(member, archive.read(name))
     run(foreign, "openwrt", "install", "--root", str(tmp_path))
     copy = tmp_path / "usr/bin/qinglong-edge"
@@ -200,9 +201,10 @@ def test_the_installed_copy_gets_the_byte_code_of_the_python_that_runs_there(
         assert set(made.namelist()) == set(archive.namelist())
         for name in ("__main__.py", "source.bz2", "data.bz2", "kit.bz2"):
             assert made.read(name) == archive.read(name)
-        code = first.Contents(first.CODE, made.read(first.CODE))
-        sources = first.Contents(first.SOURCE, made.read(first.SOURCE))
-    assert set(code.index) == set(sources.index)
+        for name in (first.CODE, first.MORE):
+            again = first.Contents(name, made.read(name))
+            assert again.index.keys() == first.Contents(name, archive.read(name)).index.keys()
+            assert {again.code(file, "").co_filename for file in again.index} == set(again.index)
     assert run(copy, "--version") == run(zipapp, "--version")
     assert run(copy, "selftest")["failed"] == 0
     loaded = subprocess.run(

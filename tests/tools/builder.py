@@ -1,22 +1,11 @@
 """Makes the zipapps: the same bytes from the same sources, wherever and however they are built.
 
-Owns what goes in: the first lines as they are and as byte code, every other module once in the code
-stream and once in the source stream, data files in theirs. As a zip of .py and .pyc files the same
-program takes nearly twice as much::
-
-    #!/usr/bin/python3 -IS
-    zip  __main__.py  __main__.pyc      the first lines, which read the rest
-         code.TAG.MAGIC.bz2             size | index | marshalled code of each module
-         source.bz2                     size | index | source of each module
-         data.bz2                       size | index | build.json, profiles.json, process/wrapper.sh
-         kit.bz2                        size | index | what `openwrt install` and the like write out
-
-    size    bytes of the index (4, little endian)
-    index   marshalled {file below the archive: (where its bytes begin, where they end)}
-
-TAG and MAGIC name the one Python whose code it is; every other Python compiles the sources.
-Each artifact begins at its own front end. The worker's carries what that front end reaches by its
-imports and nothing else; the runtime's carries the rest of the package and what both reach.
+Owns what goes in: the first lines as they are and as byte code, every other module once in one of
+the code streams and once in the source stream, data files in theirs
+(``qinglong_edge/app/installed.py`` draws it). What the resident process imports at its start, which
+the imports themselves say, has a code stream of its own. Each artifact begins at its own front end.
+The worker's carries what that front end reaches by its imports and nothing else; the runtime's
+carries the rest of the package and what both reach.
 Sorted names, one fixed time, one fixed mode. Needs the standard library only. The file is complete
 or absent: it is written beside its name and renamed.
 """
@@ -38,6 +27,7 @@ import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 PACKAGE = "qinglong_edge"
@@ -45,6 +35,18 @@ ARTIFACT = os.path.join("dist", "qinglong-edge.pyz")
 SHEBANG = b"#!/usr/bin/python3 -IS\n"
 DATA = frozenset({"qinglong_edge/process/wrapper.sh"})
 KIT = "qinglong_edge/kit/"  # files that only one-shot commands read, so the daemon never holds them
+# What moves a box in or out, looks it over or saves it: used once in a while, and compiled from its
+# source then (under 0.1 s each here). Byte code takes more room than the source it is made of.
+SELDOM = frozenset(
+    f"{PACKAGE}/{room}/{name}.py"
+    for room, names in {
+        "app": "backup doctor imports installed kit making qinglong qinglong_envs staging",
+        "cli": "envfiles exporting moving switching upkeep",
+        "core": "crontab crontab_schedule dotenv export qinglong qinglong_env vectors",
+        "storage": "backup qinglong",
+    }.items()
+    for name in names.split()
+)
 FIRST = "__main__.py"  # the package's, at the root of the zipapp
 SOURCE = "source.bz2"
 DATA_STREAM = "data.bz2"
@@ -63,14 +65,22 @@ class Kind:
 
     file: str
     entry: str
+    daemon: str  # what the front end imports to be the resident process
     worker: bool
     profile: str  # whose budget it keeps
 
 
-RUNTIME = Kind(ARTIFACT, f"{PACKAGE}.cli.main", worker=False, profile="edge")
+RUNTIME = Kind(
+    ARTIFACT,
+    f"{PACKAGE}.cli.main",
+    f"{PACKAGE}.app.daemon",
+    worker=False,
+    profile="edge",
+)
 WORKER = Kind(
     os.path.join("dist", "qinglong-edge-worker.pyz"),
     f"{PACKAGE}.cli.worker",
+    f"{PACKAGE}.app.worker_daemon",
     worker=True,
     profile="worker-edge",
 )
@@ -96,7 +106,7 @@ class _Compiled:
 
     python: str
     first: bytes  # the first lines' .pyc
-    member: str  # name of the code member
+    tag: str  # names the interpreter in the names of the code members
     code: dict[str, bytes]  # file of a module -> its marshalled code
 
 
@@ -111,7 +121,14 @@ def build(root: str, output: str, *, python: str, kind: Kind = RUNTIME) -> Artif
     data = {name: content for name, content in plain_data.items() if not name.startswith(KIT)}
     kit = {n.removeprefix(KIT): content for n, content in plain_data.items() if n not in data}
     data[f"{PACKAGE}/build.json"] = _json(made)
-    packed = {compiled.member: _stream(compiled.code), SOURCE: _stream(texts)}
+    resident = _reached(sources, kind.entry, kind.daemon, late=False)
+    packed = {
+        f"code.{compiled.tag}.bz2": _stream(_some(compiled.code, resident)),
+        f"more.{compiled.tag}.bz2": _stream(
+            _some(compiled.code, compiled.code.keys() - resident - SELDOM)
+        ),
+        SOURCE: _stream(texts),
+    }
     plain = {FIRST: first, f"{FIRST}c": compiled.first, DATA_STREAM: _stream(data)}
     plain[KIT_STREAM] = _stream(kit)
     content = _archive(plain | packed)
@@ -184,13 +201,19 @@ def _file(module: str) -> str:
     return module.replace(".", "/") + ".py"
 
 
-def _reached(trees: dict[str, bytes], entry: str, *, typing: bool = False) -> set[str]:
-    """The files of all modules that are imported from `entry` on, early or late.
+def _some(code: dict[str, bytes], names: AbstractSet[str]) -> dict[str, bytes]:
+    return {name: data for name, data in code.items() if name in names}
 
-    With `typing` also what only the type checker reads.
+
+def _reached(
+    trees: dict[str, bytes], *entries: str, late: bool = True, typing: bool = False
+) -> set[str]:
+    """The files of all modules that are imported from `entries` on.
+
+    With `late` also by what functions do, with `typing` also what only the type checker reads.
     """
     found: set[str] = set()
-    waiting = [entry]
+    waiting = list(entries)
     while waiting:
         module = waiting.pop()
         package = f"{_file(module)[:-3]}/__init__.py"
@@ -200,25 +223,25 @@ def _reached(trees: dict[str, bytes], entry: str, *, typing: bool = False) -> se
         found.add(name)
         waiting.append(module.rpartition(".")[0])
         try:
-            waiting += _imports(ast.parse(trees[name], name), typing=typing)
+            waiting += _imports(ast.parse(trees[name], name), late=late, typing=typing)
         except SyntaxError:
             continue  # the compiler says so
     return found
 
 
-def _imports(parent: ast.AST, *, typing: bool) -> Iterator[str]:
+def _imports(parent: ast.AST, *, late: bool, typing: bool) -> Iterator[str]:
     """Modules of ours that may be imported, with names that may be modules too."""
     for node in ast.iter_child_nodes(parent):
         checked = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         if isinstance(node, ast.If) and checked and not typing:
-            yield from _imports(ast.Module(node.orelse, []), typing=typing)
+            yield from _imports(ast.Module(node.orelse, []), late=late, typing=typing)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith(PACKAGE))
         elif isinstance(node, ast.ImportFrom) and str(node.module).startswith(PACKAGE):
             yield str(node.module)
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        else:
-            yield from _imports(node, typing=typing)
+        elif late or not isinstance(node, ast.FunctionDef):
+            yield from _imports(node, late=late, typing=typing)
 
 
 def _package(root: str) -> dict[str, bytes]:
@@ -283,7 +306,7 @@ def _compile(python: str, sources: dict[str, bytes]) -> _Compiled:
     answer = json.loads(done.stdout)
     code = {name: base64.b64decode(data) for name, data in answer["code"].items()}
     first = base64.b64decode(answer["first"])
-    return _Compiled(answer["python"], first, answer["member"], code)
+    return _Compiled(answer["python"], first, answer["tag"], code)
 
 
 def _stream(pieces: dict[str, bytes]) -> bytes:

@@ -9,8 +9,8 @@ names stay: a record's fields are its annotations), what stands under ``if TYPE_
 qualified names, column and line numbers (a traceback names the function and the line on which that
 begins).
 
-Input ``{file name: base64 of the source}``; output ``{"python": "3.11", "member": name of the code
-member, "code": {file name: base64 of the marshalled code}, "first": the first lines' .pyc}``. A
+Input ``{file name: base64 of the source}``; output ``{"python": "3.11", "tag": which Python
+it is of, "code": {file name: base64 of the marshalled code}, "first": the first lines' .pyc}``. A
 .pyc is 16 bytes of header (magic, flags 1 = hash-based and unchecked, source hash), then the code.
 """
 
@@ -87,7 +87,7 @@ def main() -> None:
     tag = f"{sys.implementation.cache_tag}.{int.from_bytes(magic[:2], 'little')}"
     answer = {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "member": f"code.{tag}.bz2",
+        "tag": tag,
         "first": _text(header + code.pop(first)),
         "code": {name: _text(data) for name, data in code.items()},
     }

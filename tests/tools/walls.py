@@ -70,7 +70,7 @@ STDLIB: dict[str, frozenset[str]] = {
     "execution": frozenset({"heapq"}),
     "worker": frozenset(),
     "app": frozenset({"_signal", "binascii", "errno", "os", "signal", "stat", "sys", "time"}),
-    "cli": frozenset({"binascii", "errno", "os", "signal", "stat", "sys", "time"}),
+    "cli": frozenset({"binascii", "errno", "gc", "os", "signal", "stat", "sys", "time"}),
     ENTRY: frozenset(
         {
             *("_bz2", "_frozen_importlib", "_frozen_importlib_external", "fcntl", "marshal"),
