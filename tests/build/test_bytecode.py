@@ -49,7 +49,7 @@ def test_every_module_is_there_as_source_and_as_byte_code(tmp_path: Path) -> Non
         assert not carried.keys() & code.index.keys()
         carried.update((file, code.code(file, "unused")) for file in code.index)
     assert carried.keys() == source.index.keys() - builder.SELDOM
-    assert builder.SELDOM <= source.index.keys()
+    assert source.index.keys() >= builder.SELDOM
     assert len(carried) > 80
     for file in carried:
         assert source.piece(file) == Path(ROOT, file).read_bytes()
