@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools import debian, sample, testing
+from tests.tools.pythons import Python
 
 
 def door(root: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -60,11 +61,14 @@ class Calls:
     def __init__(self, failing: str = "-") -> None:
         self.commands: list[list[str]] = []
         self.strict: str | None = None
+        self.machines: list[str | None] = []
         self._failing = failing
 
     def __call__(self, command: list[str], *, env: object = None, **_where: object) -> int:
         self.commands.append(command)
-        self.strict = env.get("EDGE_STRICT") if isinstance(env, dict) else None
+        given = env if isinstance(env, dict) else {}
+        self.strict = given.get("EDGE_STRICT")
+        self.machines.append(given.get("EDGE_MACHINE"))
         return 3 if self._failing in command else 0
 
     def tools(self) -> list[str]:
@@ -108,10 +112,15 @@ def test_with_emulation_everything_is_provided_and_nothing_may_be_skipped(
     monkeypatch.setattr(debian, "install", installed.extend)
     monkeypatch.setattr(debian, "unpacked", lambda name, cache: fetched.append(name))
     monkeypatch.setattr(testing, "_others", lambda root: [])
+    foreign = Python(11, ("arm64",), "elsewhere", foreign=True)
+    monkeypatch.setattr(testing, "_foreign", lambda root: foreign)
+    (tmp_path / ".cache").mkdir()
     assert testing.test(str(tmp_path), emulation=True, pytest=[]) == 0
     assert installed[0] == "busybox"
     assert fetched == list(debian.READ)
     assert calls.strict == "1"
+    assert calls.machines[-2:] == [None, "arm64"]
+    assert calls.commands[-1][0] == "arm64"
 
 
 def test_what_cannot_be_provided_is_said_and_fails(
