@@ -20,7 +20,7 @@ _LEAKLESS = tuple(Path(ROOT, "tests", name) for name in ("process", "system", "e
 
 def pytest_configure(config: pytest.Config) -> None:
     """Strictness, where the environment asks for it."""
-    strictness.register(config, os.path.join(ROOT, "tests", "skips.txt"))
+    strictness.register(config, os.path.join(ROOT, "tests"))
 
 
 @pytest.fixture(autouse=True, scope="session")

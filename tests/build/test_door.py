@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools import debian, sample, testing
+from tests.tools.pythons import Python
 
 
 def door(root: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -64,7 +65,8 @@ class Calls:
 
     def __call__(self, command: list[str], *, env: object = None, **_where: object) -> int:
         self.commands.append(command)
-        self.strict = env.get("EDGE_STRICT") if isinstance(env, dict) else None
+        given = env if isinstance(env, dict) else {}
+        self.strict = given.get("EDGE_STRICT")
         return 3 if self._failing in command else 0
 
     def tools(self) -> list[str]:
@@ -108,10 +110,22 @@ def test_with_emulation_everything_is_provided_and_nothing_may_be_skipped(
     monkeypatch.setattr(debian, "install", installed.extend)
     monkeypatch.setattr(debian, "unpacked", lambda name, cache: fetched.append(name))
     monkeypatch.setattr(testing, "_others", lambda root: [])
+    foreign = Python(11, ("arm64",), "elsewhere", foreign=True)
+    monkeypatch.setattr(testing, "_foreign", lambda root: foreign)
     assert testing.test(str(tmp_path), emulation=True, pytest=["-x"]) == 0
     assert installed[0] == "busybox"
     assert fetched == list(debian.READ)
     assert calls.strict == "1"
+    machines: list[tuple[str, str | None]] = []
+
+    def run(command: list[str], *, env: dict[str, str], **_where: object) -> object:
+        machines.append((command[0], env.get("EDGE_MACHINE")))
+        return subprocess.CompletedProcess(command, 0, b"")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert testing.test(str(tmp_path), emulation=True, pytest=[]) == 0
+    assert machines.count(("arm64", "arm64")) == 1
+    assert {machine for name, machine in machines if name != "arm64"} == {None}
 
 
 def test_what_cannot_be_provided_is_said_and_fails(

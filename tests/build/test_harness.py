@@ -17,7 +17,7 @@ CONFTEST = """
 from tests.tools import strictness
 
 def pytest_configure(config):
-    strictness.register(config, "skips.txt")
+    strictness.register(config, ".")
 """
 SKIPPING = """
 import pytest
@@ -81,6 +81,38 @@ def test_a_listed_skip_stays_a_skip(tmp_path: Path) -> None:
 def test_a_listed_skip_needs_its_reason(line: str) -> None:
     with pytest.raises(ValueError, match="lacks its reason"):
         strictness.allowed([line])
+
+
+EMULATED = """
+from hypothesis import given, settings, strategies
+
+tried = 0
+
+@settings(max_examples=500, database=None)
+@given(strategies.integers())
+def test_random(number):
+    global tried
+    tried += 1
+
+def test_few(): assert 0 < tried < 100
+
+def test_impossible(): assert False
+"""
+
+
+def test_on_an_emulated_machine_its_list_is_left_out_and_random_is_short(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
+    (tmp_path / "test_c.py").write_text(EMULATED, encoding="utf-8")
+    (tmp_path / "skips_toy.txt").write_text("test_c.py::test_imp* -- x\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": ROOT, "EDGE_STRICT": "", "EDGE_MACHINE": "toy"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed, 1 deselected" in done.stdout
 
 
 def test_brackets_of_a_parameter_stand_for_themselves() -> None:

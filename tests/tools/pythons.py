@@ -3,7 +3,8 @@
 One that stands on this machine gets a virtual environment of its own. Else Debian's is unpacked
 with its own libc, shells and tools, and entered as the root of a private mount namespace, in which
 the repository keeps its path. All of it lies under `.cache/pythons`; a tree there is complete or
-absent.
+absent. One tree is another machine's: an arm64 one with BusyBox for its shell and tools, whose
+programs qemu runs one by one for as long as the namespace is there.
 """
 
 from __future__ import annotations
@@ -30,15 +31,26 @@ _PACKAGES = (
     "procps",
     "sed",
 )
-# 1 the tree, 2 the repository, then the command. /tmp is the tree's own and so on a disk, as tests
-# of what a state survives expect.
+FOREIGN = "arm64"
+_FOREIGN_MINOR = 11
+_FOREIGN_PACKAGES = ("busybox", "libc-bin", "python3", "python3-cryptography", "tzdata")
+_FOREIGN_PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_28_aarch64", "any")
+_EMULATOR = "qemu-aarch64"
+# 1 the tree, 2 the repository, 3 the emulator of its programs or nothing, then the command. /tmp is
+# the tree's own and so on a disk, as tests of what a state survives expect. The emulator is known
+# to the kernel only while something has binfmt_misc mounted.
 _ENTER = """
-tree=$1 root=$2
-shift 2
+tree=$1 root=$2 emulator=$3
+shift 3
 mount --bind "$tree" "$tree"
 for folder in dev proc sys; do
   mount --rbind "/$folder" "$tree/$folder"
 done
+if [ -n "$emulator" ]; then
+  known=$tree/proc/sys/fs/binfmt_misc
+  mount -t binfmt_misc binfmt_misc "$known"
+  [ -e "$known/$emulator" ] || cat "/usr/lib/binfmt.d/$emulator.conf" >"$known/register"
+fi
 mkdir -p "$tree$root"
 mount --bind "$root" "$tree$root"
 cd "$tree"
@@ -60,6 +72,12 @@ class Python:
     minor: int
     command: tuple[str, ...]
     origin: str
+    foreign: bool = False  # of another machine
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the tests are told about it."""
+        return {"EDGE_MACHINE": FOREIGN} if self.foreign else {}
 
 
 def on_this_machine(minor: int) -> str | None:
@@ -104,17 +122,62 @@ def unpacked(root: str, minor: int, cache: str, pins: list[str]) -> Python:
         with debian.folder(tree) as made:
             debian.tree(made, suite, [one.format(minor=minor) for one in _PACKAGES])
             _complete(made, minor, pins)
+    return _tried(Python(minor, _entering(tree, root, "", name), f"Debian {suite}"))
+
+
+def foreign(root: str, cache: str, pins: list[str]) -> Python:
+    """Debian's arm64 Python with its own cryptography; UnobtainableError says why not.
+
+    The pins are without what its own packages bring.
+    """
+    suite = _SUITES[_FOREIGN_MINOR]
+    content = " ".join((suite, *_FOREIGN_PACKAGES, *pins))
+    tree = os.path.join(cache, f"tree-{FOREIGN}-{zlib.crc32(content.encode()):08x}")
+    if not os.path.isdir(tree):
+        with debian.folder(tree) as made:
+            debian.tree(made, suite, _FOREIGN_PACKAGES, architecture=FOREIGN)
+            _folders(made)
+            _applets(made)
+            _install(made, _FOREIGN_MINOR, pins, platforms=_FOREIGN_PLATFORMS)
+    command = _entering(tree, root, _EMULATOR, f"python3.{_FOREIGN_MINOR}")
+    origin = f"Debian {suite} {FOREIGN}, each program emulated"
+    return _tried(Python(_FOREIGN_MINOR, command, origin, foreign=True))
+
+
+def _entering(tree: str, root: str, emulator: str, name: str) -> tuple[str, ...]:
     enter = ("unshare", "--mount", "--propagation", "private", "sh", "-euc", _ENTER, "sh")
-    python = Python(minor, (*enter, tree, root, name), f"Debian {suite}")
+    return (*enter, tree, root, emulator, name)
+
+
+def _tried(python: Python) -> Python:
     tried = subprocess.run([*python.command, "-c", "import pytest"], capture_output=True, text=True)
     if tried.returncode != 0:
         last = tried.stderr.strip().rpartition("\n")[2]
-        raise debian.UnobtainableError(f"Debian's {name} does not start here: {last}")
+        raise debian.UnobtainableError(f"{python.origin}: Python does not start here: {last}")
     return python
+
+
+def _applets(tree: str) -> None:
+    """BusyBox under each of its names that nothing else in the tree has, the shell among them."""
+    program = os.path.join(tree, "bin", "busybox")
+    asked = ["qemu-aarch64-static", "-L", tree, program, "--list"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    places = [os.path.join(tree, name) for name in ("bin", "sbin", "usr/bin", "usr/sbin")]
+    taken = {name for place in places for name in os.listdir(place)}
+    for name in frozenset(told) - taken:
+        os.symlink("/bin/busybox", os.path.join(tree, "bin", name))
+        os.symlink("/bin/busybox", os.path.join(tree, "usr", "bin", name))
 
 
 def _complete(tree: str, minor: int, pins: list[str]) -> None:
     """What no package brings when nothing is configured: users, folders, links, pytest."""
+    _folders(tree)
+    # This machine's own: in BusyBox 1.38 (forky) no `read` returns after a signal was caught.
+    shutil.copy(shutil.which("busybox") or "busybox", os.path.join(tree, "usr", "bin", "busybox"))
+    _install(tree, minor, pins)
+
+
+def _folders(tree: str) -> None:
     for name in ("dev", "mnt", "proc", "root", "sys", "tmp"):
         os.makedirs(os.path.join(tree, name), exist_ok=True)
     os.chmod(os.path.join(tree, "tmp"), 0o1777)
@@ -123,10 +186,12 @@ def _complete(tree: str, minor: int, pins: list[str]) -> None:
             os.symlink(f"usr/{name}", os.path.join(tree, name))
     for name in ("passwd", "group"):
         shutil.copy(f"/etc/{name}", os.path.join(tree, "etc", name))
-    # This machine's own: in BusyBox 1.38 (forky) no `read` returns after a signal was caught.
-    shutil.copy(shutil.which("busybox") or "busybox", os.path.join(tree, "usr", "bin", "busybox"))
+
+
+def _install(tree: str, minor: int, pins: list[str], platforms: tuple[str, ...] = ()) -> None:
     site = os.path.join(tree, "usr", "local", "lib", f"python3.{minor}", "dist-packages")
     chosen = ["--target", site, "--python-version", f"3.{minor}", "--only-binary=:all:"]
+    chosen += [f"--platform={name}" for name in platforms]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
     done = subprocess.run([*command, *chosen, *pins], capture_output=True, text=True)
     if done.returncode != 0:

@@ -3,6 +3,9 @@
 A line of that file is a node id in which ``*`` stands for anything, two dashes, and the reason:
 
     tests/e2e/test_x.py::test_y* -- needs a kernel with Z
+
+With EDGE_MACHINE=arm64 each program is emulated: what tests/skips_arm64.txt names is not run, and
+what tries random examples tries fewer.
 """
 
 from __future__ import annotations
@@ -12,6 +15,10 @@ import re
 from collections.abc import Generator, Iterable
 
 import pytest
+from hypothesis import settings
+
+_EXAMPLES = 30  # of a property that is the same on any processor
+_SETTINGS = "_hypothesis_internal_use_settings"  # where the decorator leaves them
 
 
 def allowed(lines: Iterable[str]) -> list[re.Pattern[str]]:
@@ -62,8 +69,32 @@ class Strictness:
         report.longrepr = f"skipped, and tests/skips.txt does not allow it: {why}"
 
 
-def register(config: pytest.Config, skips: str) -> None:
-    """Switch strictness on where the environment asks for it."""
+class Emulated:
+    """The pytest plugin of a machine whose programs are emulated."""
+
+    def __init__(self, patterns: list[re.Pattern[str]]) -> None:
+        self._patterns = patterns
+
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Leave out what the list names, and shorten what is random."""
+        left = [item for item in items if any(p.fullmatch(item.nodeid) for p in self._patterns)]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
+        for item in items:
+            test = getattr(item, "obj", None)
+            given = getattr(test, _SETTINGS, None)
+            if given is not None and given.max_examples > _EXAMPLES:
+                setattr(test, _SETTINGS, settings(given, max_examples=_EXAMPLES))
+
+
+def register(config: pytest.Config, folder: str) -> None:
+    """Switch on what the environment asks for; `folder` has the lists."""
     if os.environ.get("EDGE_STRICT") == "1":
-        with open(skips, encoding="utf-8") as opened:
+        with open(os.path.join(folder, "skips.txt"), encoding="utf-8") as opened:
             config.pluginmanager.register(Strictness(allowed(opened)), "edge-strictness")
+    machine = os.environ.get("EDGE_MACHINE")
+    if machine:
+        with open(os.path.join(folder, f"skips_{machine}.txt"), encoding="utf-8") as opened:
+            config.pluginmanager.register(Emulated(allowed(opened)), "edge-emulated")

@@ -55,7 +55,7 @@ def test(root: str, *, emulation: bool, pytest: list[str]) -> int:
             _provide(root)
             environment |= {"EDGE_STRICT": "1", "EDGE_EMULATION": "1"}
         python = _environment(root)
-        others = _others(root) if emulation else []
+        others = [*_others(root), _foreign(root)] if emulation else []
     except (SetupError, debian.UnobtainableError) as error:
         print(f"build.py test: {error}", file=sys.stderr)
         return 1
@@ -86,7 +86,8 @@ class _Part:
 
 def _suites(root: str, every: list[Python], environment: dict[str, str]) -> int:
     """All parts; the last lines printed are one line for each and their sum."""
-    whole = [one for one in every if one.minor in WHOLE] or every[:1]
+    own = [one for one in every if not one.foreign]
+    whole = [one for one in own if one.minor in WHOLE] or own[:1]
     middle = [_Part(one, lane) for one in whole for lane in LANES]
     middle += [_Part(one, ROOMS) for one in every if one not in whole]
     run = functools.partial(_run, root, environment)
@@ -104,7 +105,8 @@ def _run(
     root: str, environment: dict[str, str], part: _Part
 ) -> tuple[int, str, tuple[int, int, int]]:
     """(status, line for the end, counts) of a part, whose output is printed once it is over."""
-    report = os.path.join(root, ".cache", f"report-{part.python.minor}-{part.folders[0]}.xml")
+    machine = "foreign" if part.python.foreign else str(part.python.minor)
+    report = os.path.join(root, ".cache", f"report-{machine}-{part.folders[0]}.xml")
     os.makedirs(os.path.dirname(report), exist_ok=True)
     if os.path.exists(report):
         os.unlink(report)
@@ -112,7 +114,11 @@ def _run(
     command = [*part.python.command, "-m", "pytest", f"--junitxml={report}", *folders]
     begun = time.monotonic()
     done = subprocess.run(
-        command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        cwd=root,
+        env=environment | part.python.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     took = f"{time.monotonic() - begun:.0f} s, status {done.returncode}"
     print(f"== {part.name}\n{done.stdout.decode('utf-8', 'replace')}", flush=True)
@@ -148,6 +154,12 @@ def _others(root: str) -> list[Python]:
                 raise
             print(f"== without Python 3.{minor}: {error}", flush=True)
     return others
+
+
+def _foreign(root: str) -> Python:
+    """The arm64 one, with the cryptography of its own Debian."""
+    pins = _pins(root, without=(*_CHECKERS, "cryptography"))
+    return pythons.foreign(root, os.path.join(root, _PYTHONS), pins)
 
 
 def _other(root: str, minor: int) -> Python:
