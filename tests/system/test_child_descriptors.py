@@ -13,6 +13,7 @@ import pytest
 
 from qinglong_edge.system.child import Spawner
 from tests.support import until
+from tests.support import until
 from tests.system.gated import apart, collect, descriptors, fork, plan, script, word
 
 _WIRES = {0, 1, 2, 3, 5, 9}
@@ -49,7 +50,9 @@ def test_a_child_holds_its_wires_its_gate_and_what_it_shall_keep(tmp_path: Path)
         child.send_go(None)
         assert word(child) == b""
         shells_own = {*range(10, 20), 255}  # where a shell keeps its script and its own wires
-        assert descriptors(child.pid).keys() - shells_own == _WIRES
+        until(  # the script's own descriptor is on its way there for a moment
+            lambda: descriptors(child.pid).keys() - shells_own == _WIRES, what="the task's wires"
+        )
     finally:
         for fd in (*opened, kept):
             os.close(fd)
