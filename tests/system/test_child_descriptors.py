@@ -13,7 +13,6 @@ import pytest
 
 from qinglong_edge.system.child import Spawner
 from tests.support import until
-from tests.support import until
 from tests.system.gated import apart, collect, descriptors, fork, plan, script, word
 
 _WIRES = {0, 1, 2, 3, 5, 9}
