@@ -20,7 +20,7 @@ DIED = 77
 ITEM = "qlsecret:v1:eyJwcm9qZWN0SWQiOiJwcm9qZWN0LTEiLCJuYW1lIjoiaXRlbS0xIn0"
 SECRET = {"name": "SECRET", "kind": "secret", "secretRef": ITEM}
 _SETTLES_S = 40
-_FAILING_S = 1.0  # how long a fault for ever lasts, once it was met
+_FAILING_S = 0.5  # how long a fault for ever lasts, once it was met
 
 
 class Seen(NamedTuple):
