@@ -78,8 +78,8 @@ class Completion:
 
     def end_told(self, offer_id: str, end: End) -> bool:
         """A live process's wrapper has told its end: record it; False if that cannot be done."""
-        entry = self._store.get(offer_id)
         try:
+            entry = self._store.get(offer_id)
             return entry is not None and self._record(entry, end) is not None
         except EdgeError as error:
             self._say("end_unrecorded", offer=offer_id, code=error.code)

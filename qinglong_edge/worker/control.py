@@ -116,7 +116,7 @@ class Supervisor:
         if entry.state == inbox.LAUNCHING or (entry.state == inbox.STARTED and not entry.ended):
             self._processor.process(entry.offer_id)
             entry = self._store.get(entry.offer_id) or entry
-        if self._clock.boot_ms() < self._leases.due_boot_ms(entry):
+        if self._clock.boot_ms() < self._leases.due_boot_ms(entry) or self._plane.down:
             return "running"
         return self._renew(entry)
 
@@ -134,6 +134,31 @@ class Supervisor:
             return ends.DEFERRED
 
     # -- the lease -----------------------------------------------------------------------------
+
+    def keep(self, entry: Entry) -> None:
+        """Renew what is due of a launched offer, before another one's step that may take long.
+
+        What `step` would judge first, a lease that is over or a process that vanished, is left to
+        it; so is everything once a plane has been silent in this tick.
+        """
+        if self._plane.down or self._clock.boot_ms() < self._leases.due_boot_ms(entry):
+            return
+        try:
+            now = self._store.get(entry.offer_id)
+            if now is not None and self._may_keep(now):
+                self._renew(now)
+        except EdgeError as error:
+            self._tell(entry, error.code)
+
+    def _may_keep(self, entry: Entry) -> bool:
+        told = entry.state == inbox.RUNNING_ACKNOWLEDGED
+        if not told and not (entry.state == inbox.STARTED and entry.ended):
+            return False
+        if self._executor.stopping(entry.offer_id) or self._leases.expired(entry):
+            return False
+        if not self._session.may_act_on(entry):
+            return False
+        return entry.ended is not None or not self._executor.gone(entry)
 
     def _renew(self, entry: Entry) -> str:
         sent_ms = self._clock.boot_ms()
@@ -197,10 +222,10 @@ class Supervisor:
         """Nothing more may be done for the plane: stop what runs, and record what was proven."""
 
         def done(stopped: Stopped) -> None:
-            now = self._store.get(entry.offer_id)
-            if now is None or not now.holds_place or now.state == inbox.RECOVERY_REQUIRED:
-                return
             try:
+                now = self._store.get(entry.offer_id)
+                if now is None or not now.holds_place or now.state == inbox.RECOVERY_REQUIRED:
+                    return
                 if stopped.conclusive:
                     self._settle(now, stopped_reason, "stopped")
                 else:

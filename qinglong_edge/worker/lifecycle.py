@@ -132,7 +132,11 @@ class Lifecycle:
         return True
 
     def _supervise(self, changed: set[str]) -> None:
-        """What has changed, and of the others as many as a tick allows, in turn."""
+        """What has changed, and of the others as many as a tick allows, in turn.
+
+        A step may send a whole log, for as long as a request may take: before each one the session
+        and every lease are kept, so that no log costs another run its lease.
+        """
         held = self._store.holding()
         first = [entry for entry in held if entry.offer_id in changed]
         rest = [entry for entry in held if entry.offer_id not in changed]
@@ -143,7 +147,15 @@ class Lifecycle:
             *self._take(launched, self._supervision_per_tick, launched=True),
             *self._take(others, self._records_per_tick, launched=False),
         ):
+            self._keep(held)
             self._supervisor.step(entry)
+
+    def _keep(self, held: list[Entry]) -> None:
+        if not self._plane.down:
+            self._session.step()
+        for entry in held:
+            if entry.state in inbox.LAUNCHED:
+                self._supervisor.keep(entry)
 
     def _take(self, entries: list[Entry], limit: int, *, launched: bool) -> list[Entry]:
         if len(entries) <= limit:

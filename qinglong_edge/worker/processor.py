@@ -230,10 +230,12 @@ class Processor:
     def _ready(self, offer_id: str, error: EdgeError | None) -> None:
         """From the loop: the child has its secrets and waits, or it will not run."""
         launch = self._launches.pop(offer_id, None)
-        entry = self._store.get(offer_id)
-        if launch is None or launch.draft is None or entry is None:
+        if launch is None or launch.draft is None:
             return
         try:
+            entry = self._store.get(offer_id)
+            if entry is None:
+                return
             if error is None:
                 self._check_target(entry)
                 self._launch(entry, launch, launch.draft)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,20 @@ def test_without_a_log_there_is_nothing_and_nothing_is_made(spool: Spool) -> Non
     spool.log.unlink()
     assert spool.open() is None
     assert list(spool.shard.iterdir()) == []
+
+
+def test_asking_for_a_log_makes_neither_root_nor_shard_nor_file(spool: Spool) -> None:
+    """Trap 13: a reader only looks, whatever is missing on the way."""
+    home = spool.root.parent
+    spool.open()
+    assert list(home.rglob("*")) == []
+    spool.written(b"log")
+    for gone in (spool.log, spool.shard, spool.root):
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+        before = sorted((path, path.stat().st_mtime_ns) for path in [home, *home.rglob("*")])
+        assert spool.open() is None
+        after = sorted((path, path.stat().st_mtime_ns) for path in [home, *home.rglob("*")])
+        assert after == before
 
 
 @pytest.mark.parametrize("bits", [0o644, 0o640, 0o400, 0o700])

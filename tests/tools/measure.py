@@ -47,7 +47,7 @@ daemon.serve(state.place(state_path, None), on_stop="leave", parts=parts)
 """
 
 # Does what `python ZIPAPP` does, and tells at its end what has been imported.
-_WATCHED = """
+WATCHED = """
 import sys
 bare = frozenset(sys.modules)
 answer = sys.argv.pop(1)
@@ -289,7 +289,7 @@ class Product:
         """What the daemon has imported over a bare interpreter, from its start to its stop."""
         answer = f"{state}.modules"
         given = [answer, self.zipapp, "--state", state, "run"]
-        with Daemon([self.python, *FLAGS, "-c", _WATCHED, *given], state, "watched") as daemon:
+        with Daemon([self.python, *FLAGS, "-c", WATCHED, *given], state, "watched") as daemon:
             use(daemon)
         with open(answer, encoding="utf-8") as opened:
             return opened.read().split("\n")

@@ -244,3 +244,60 @@ def test_an_operator_frees_a_place_but_not_under_a_living_process(world: World) 
     entry = world.supervisor.settle_by_operator("offer-1", "seen")
     assert entry.settled is not None
     assert (entry.settled.by, entry.settled.reason) == ("operator", "seen")
+
+
+def test_a_lease_is_kept_before_another_log_is_sent(world: World) -> None:
+    """Trap 11: what is due of a running offer goes first, and nothing else of it does."""
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.supervisor.keep(world.entry)
+    assert world.plane.asked == []
+    world.clock.turn(10_000)
+    world.plane.down = True
+    world.supervisor.keep(world.entry)
+    assert world.plane.asked == []
+    world.plane.down = False
+    world.supervisor.keep(world.entry)
+    assert [what for what, _state in world.plane.asked] == ["control"]
+    world.supervisor.keep(world.entry)
+    assert len(world.plane.asked) == 1
+    assert world.state == inbox.RUNNING_ACKNOWLEDGED
+
+
+@pytest.mark.parametrize("why", ["gone", "fenced", "over", "started"])
+def test_a_lease_that_is_not_to_be_renewed_is_not_kept(world: World, why: str) -> None:
+    world.at(inbox.STARTED if why == "started" else inbox.RUNNING_ACKNOWLEDGED)
+    world.clock.turn(30_000 if why == "over" else 10_000)
+    world.executor.is_gone = why == "gone"
+    if why == "fenced":
+        world.session.current = None
+    world.supervisor.keep(world.entry)
+    assert world.plane.asked == []
+
+
+def test_a_renewal_that_does_not_get_through_is_said_and_stops_nothing(world: World) -> None:
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.clock.turn(10_000)
+    world.plane.answers["control"] = Unavailable("transport_unavailable", "away")
+    world.supervisor.keep(world.entry)
+    assert world.said[-1] == (
+        "offer_waits",
+        {"offer": "offer-1", "code": "transport_unavailable"},
+    )
+    assert world.executor.stops == []
+
+
+def test_an_end_that_the_journal_cannot_take_is_not_acknowledged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wrapper then leaves its file; the worker goes on."""
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+
+    def fail(_offer_id: str) -> None:
+        raise Unavailable("database_failed", "EIO")
+
+    end = End(exit_code=0, finished_at_ms=3_000, evidence=inbox.RECEIPT, word="whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "get", fail)
+        assert not world.completion.end_told("offer-1", end)
+    assert world.entry.ended is None
+    assert world.completion.end_told("offer-1", end)

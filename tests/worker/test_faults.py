@@ -12,13 +12,11 @@ from tests.worker.kit import Plane, WorkerHome
 
 ITEM = "qlsecret:v1:eyJwcm9qZWN0SWQiOiJwcm9qZWN0LTEiLCJuYW1lIjoiaXRlbS0xIn0"
 OPERATIONS = (
-    "register",
     "offers",
     "starting",
     "running",
     "start-failure",
     "secrets",
-    "lease-control",
     "artifacts",
     "completion",
 )
@@ -45,20 +43,21 @@ def test_a_request_that_goes_wrong_once_costs_no_run_and_doubles_none(
     plane.order("secret", ref=ITEM, value="v")
     given = {"kind": fault, **FAULTS[fault]}
     plane.order("fault", fault={"op": "register", **given})
-    home.configure(limits={"cadence_ms": 100, "heartbeat_ms": 5_000})
+    home.configure(maxConcurrentRuns=2, limits={"cadence_ms": 100, "heartbeat_ms": 5_000})
+    plane.order("fault", fault={"op": "lease-control", **given})
+    long = plane.add("sleep 2.5")  # its renewal goes wrong while the others run
     home.start()
-    for operation in OPERATIONS[1:]:
+    until(lambda: [each["status"] for each in plane.attempts(long)] == ["running"])
+    for operation in OPERATIONS:
         marker = tmp_path / f"{operation}.marker"
         plane.order("fault", fault={"op": operation, **given})
         nowhere = {"workingDirectory": "/nowhere"} if operation == "start-failure" else {}
-        work = "sleep 2.5" if operation == "lease-control" else "true"
         run = plane.add(
-            f"echo x >> {marker}; {work}",
+            f"echo x >> {marker}",
             environment=[{"name": "SECRET", "kind": "secret", "secretRef": ITEM}],
             **nowhere,
         )
         attempt = plane.await_end(run, 40)
-        plane.order("forget")
         ends: tuple[str, ...] = ("start_failed",) if nowhere else ("succeeded",)
         if operation == "secrets" and fault not in ("delay", "twice"):
             ends = ("succeeded", "start_failed")
@@ -66,8 +65,10 @@ def test_a_request_that_goes_wrong_once_costs_no_run_and_doubles_none(
         ran = marker.read_text(encoding="ascii").split() if marker.exists() else []
         assert ran == (["x"] if attempt["end"] == "succeeded" else []), operation
         assert attempt["completions"] == len(ran)
+    assert plane.await_end(long, 40)["end"] == "succeeded", home.said()
     until(lambda: home.status()["offers"] == [])
-    assert len(plane.look()["attempts"]) == len(OPERATIONS) - 1
     looked = plane.look()
+    assert [each["completions"] for each in looked["attempts"] if each["run"] == long] == [1]
+    assert len(looked["attempts"]) == len(OPERATIONS) + 1
     assert looked["sessions"] == 1, home.said()
-    assert sum(looked["fired"].values()) == len(OPERATIONS)
+    assert sum(looked["fired"].values()) == len(OPERATIONS) + 2

@@ -213,3 +213,25 @@ def test_a_log_without_room_fails_the_start_before_the_barrier(world: World) -> 
     assert world.state == inbox.START_FAILED
     assert world.entry.log_id is None
     assert len(world.executor.refused) == 1
+
+
+@pytest.mark.parametrize("said", [None, Unavailable("launch_child_failed", "away")])
+def test_a_journal_that_cannot_be_read_costs_a_ready_child_and_not_the_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch, said: EdgeError | None
+) -> None:
+    """The child does nothing then; the offer is started again once the journal answers."""
+    world.accept()
+    world.processor.process("offer-1")
+
+    def fail(_offer_id: str) -> None:
+        raise Unavailable("database_failed", "EIO")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.store, "get", fail)
+        world.executor.ready(said)
+    assert (world.executor.starts, len(world.executor.refused)) == (0, 1)
+    assert world.state == inbox.STARTING_ACKNOWLEDGED
+    world.clock.turn(2_000)
+    assert world.processor.process("offer-1") == "launching"
+    world.executor.ready()
+    assert world.state == inbox.STARTED

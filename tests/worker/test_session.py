@@ -143,6 +143,31 @@ def test_a_heartbeat_comes_when_it_is_due_and_says_how_much_is_free(home: Home) 
     assert (what, body["availableSlots"], body["expectedVersion"]) == ("heartbeat", 1, 1)
 
 
+def test_a_session_is_as_able_after_each_heartbeat_and_after_each_failure_as_before(
+    home: Home,
+) -> None:
+    """Trap 1: becoming able again is no error, and no failure takes the places for ever."""
+    home.steps()
+    for _ in range(20):
+        home.clock.turn(BEAT)
+        home.steps()
+        assert home.session.takes_offers
+        assert home.session.current is not None
+    assert "session_failed" not in home.said
+    for failure in (Refused("credential_rejected", "no"), Unavailable("plane_unavailable", "503")):
+        home.clock.turn(BEAT)
+        home.plane.fail = {"heartbeat": [failure], "register": [failure]}
+        home.steps()
+        home.clock.turn(2_000)
+        home.steps()
+        home.clock.turn(2_000)
+        home.steps()
+        assert home.session.current is not None
+        what, _id, body = home.plane.asked[-1]
+        assert (what, body["availableSlots"]) == ("heartbeat", 2)
+    assert len(home.plane.known) == 1
+
+
 def test_a_lost_heartbeat_reply_is_no_fence(home: Home) -> None:
     """Trap 7: the same registration tells which version the session has come to."""
     home.steps()

@@ -1,0 +1,80 @@
+"""The golden list of the worker: what it holds in memory while it waits, and what it never may."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from tests.support import ROOT, until
+from tests.tools import bench_idle, builder, measure
+from tests.worker.kit import Plane, WorkerHome
+
+GOLDEN = os.path.join(ROOT, "tests", "build", "golden_worker_modules.txt")
+MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
+KNOWN = ("3.11", "3.12", "3.13")  # the list was taken under these
+NEVER = frozenset(
+    {
+        *("argparse", "asyncio", "cryptography", "ctypes", "dataclasses", "hashlib", "_hashlib"),
+        *("inspect", "logging", "pathlib", "shutil", "subprocess", "tempfile", "threading"),
+        *("tomllib", "traceback", "typing", "uuid", "zipfile", "zoneinfo"),
+    }
+)
+ITEM = "qlsecret:v1:eyJwcm9qZWN0SWQiOiJwcm9qZWN0LTEiLCJuYW1lIjoiaXRlbS0xIn0"
+
+
+def loaded_by(python: str, folder: str) -> frozenset[str]:
+    """What a worker imports over a bare interpreter: it registers, runs an offer with a secret, a
+    log and a deadline, answers `status`, and says goodbye."""
+    zipapp = os.path.join(folder, "qinglong-edge-worker.pyz")
+    builder.build(ROOT, zipapp, python=sys.executable, kind=builder.WORKER)
+    answer = os.path.join(folder, "modules")
+    plain = [python, *measure.FLAGS, zipapp]
+    plane = Plane(os.path.join(folder, "plane"))
+    watched = [python, *measure.FLAGS, "-c", measure.WATCHED, answer, zipapp]
+    home = WorkerHome(os.path.join(folder, "worker"), plane, watched)
+    try:
+        plane.order("secret", ref=ITEM, value="v")
+        binding = {"name": "SECRET", "kind": "secret", "secretRef": ITEM}
+        run = plane.add("echo used", environment=[binding], timeoutMs=60_000)
+        home.start()
+        home.program = plain  # only the resident process is watched
+        assert plane.await_end(run)["end"] == "succeeded", home.said()
+        until(lambda: home.status()["offers"] == [])
+        assert home.end() == 0, home.said()
+        assert plane.look()["session"]["status"] == "offline"
+    finally:
+        home.kill()
+        plane.close()
+    with open(answer, encoding="utf-8") as opened:
+        return frozenset(opened.read().split("\n"))
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+    """The modules of a worker that was used."""
+    return loaded_by(measure.PYTHON, str(tmp_path_factory.mktemp("modules")))
+
+
+def test_the_worker_loads_exactly_what_the_golden_list_names(loaded: frozenset[str]) -> None:
+    """ADR-0115 verification 9: TLS and the plane's documents, and nothing else that is heavy."""
+    golden = bench_idle.golden(GOLDEN, MINOR)
+    more, fewer = sorted(loaded - golden), sorted(golden - loaded)
+    if MINOR not in KNOWN:  # the standard library's own imports may differ there
+        more = [name for name in more if name.startswith("qinglong_edge")]
+        fewer = [name for name in fewer if name.startswith("qinglong_edge")]
+    assert (more, fewer) == ([], []), f"loaded over golden: {more}; golden but not loaded: {fewer}"
+
+
+def test_no_heavy_module_is_ever_resident_in_the_worker(loaded: frozenset[str]) -> None:
+    """A router pays for each of these for as long as it is up."""
+    assert sorted(loaded & NEVER) == []
+
+
+def test_the_worker_holds_nothing_of_the_local_runtime(loaded: frozenset[str]) -> None:
+    """The plane decides here: no schedule, no retry, no local journal of runs."""
+    rooms = ("qinglong_edge.execution", "qinglong_edge.cli.main")
+    local = {"app.runtime", "app.daemon", "storage.runs", "storage.tasks", "core.cron", "core.zone"}
+    assert sorted(name for name in loaded if name.startswith(rooms)) == []
+    assert sorted(loaded & {f"qinglong_edge.{name}" for name in local}) == []

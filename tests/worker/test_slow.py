@@ -1,0 +1,38 @@
+"""A way to the plane that is too slow for a log, and what goes on meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support import until
+from tests.worker.kit import Plane, WorkerHome
+
+LEASE_MS = 3_000
+LOG_BYTES = 4_194_304
+
+
+def test_a_log_that_takes_too_long_to_send_costs_no_lease(tmp_path: Path) -> None:
+    """Trap 11: four mebibytes that do not get through in the time of a request, again and again for
+    twice the length of a lease; neither that run nor its neighbour is lost."""
+    plane = Plane(str(tmp_path / "plane"), lease_ms=LEASE_MS)
+    home = WorkerHome(str(tmp_path / "worker"), plane)
+    home.configure(maxConcurrentRuns=2, limits={"request_timeout_ms": 1_000})
+    try:
+        plane.fault("artifacts", "hang", ms=1_500, times=6)
+        loud = plane.add(f"head -c {LOG_BYTES} /dev/zero")
+        calm = plane.add("sleep 5")
+        home.start()
+        ends = {run: plane.await_end(run, 40) for run in (loud, calm)}
+        looked = plane.look()
+        assert {run: each["end"] for run, each in ends.items()} == {
+            loud: "succeeded",
+            calm: "succeeded",
+        }, home.said()
+        assert looked["fired"] == {"hang": 6}
+        assert looked["calls"]["artifacts"] == 8
+        assert ends[loud]["artifact"]["byteLength"] == LOG_BYTES
+        assert [each["completions"] for each in looked["attempts"]] == [1, 1]
+        until(lambda: home.status()["offers"] == [])
+    finally:
+        home.kill()
+        plane.close()
