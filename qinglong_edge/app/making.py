@@ -10,7 +10,7 @@ import errno
 import os
 
 from qinglong_edge.app import profiles, state
-from qinglong_edge.core.errors import Refused
+from qinglong_edge.core.errors import Corrupt, Refused
 from qinglong_edge.storage import store as storage
 from qinglong_edge.system.files import Files
 
@@ -74,7 +74,11 @@ def _make_directory(path: str, files: Files) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.lexists(path):
         state.check_directory(path)
-    files.make_private_directory(path)
+    try:
+        files.make_private_directory(path)
+    except Corrupt:  # as on vfat, which keeps no modes: say first what no setting can mend
+        check_filesystem(path, files)
+        raise
 
 
 def _check_empty(where: Place, kept: tuple[str, ...]) -> None:
