@@ -7,12 +7,10 @@ them within the profile's bound (`cancel`).
 
 from __future__ import annotations
 
-import os
-import time
-
 from qinglong_edge.app import program, state
 from qinglong_edge.app.runtime import Parts, Runtime
 from qinglong_edge.app.server import Server
+from qinglong_edge.app.telling import announce, bug, say
 from qinglong_edge.core.errors import EdgeError
 from qinglong_edge.core.secret import NOTIFY_SETTING
 
@@ -54,14 +52,14 @@ class Daemon:
             runtime.coordinator.on_started = self._run_started
             runtime.secrets.examine()
             runtime.recover()
-            server = Server(runtime, runtime.where.socket, on_bug=_bug)
+            server = Server(runtime, runtime.where.socket, on_bug=bug)
             runtime.loop.on_wake = runtime.scheduler.woken
             runtime.loop.watch_clock_steps()
             runtime.sweep.start()
             runtime.dispatcher.open()
             runtime.scheduler.open()
-            _say("ready", profile=runtime.profile.name, tasks=runtime.store.tasks.count())
-            _announce()
+            say("ready", profile=runtime.profile.name, tasks=runtime.store.tasks.count())
+            announce()
             runtime.store.database.grow_wal()
             while not self._done:
                 runtime.loop.run_once()
@@ -100,22 +98,22 @@ class Daemon:
         try:
             runtime.coordinator.flush()
         except EdgeError as error:
-            _say("flush_failed", code=error.code)
+            say("flush_failed", code=error.code)
         runtime.coordinator.close()
         if server is not None:
             server.close()
         runtime.close()
-        _say("stopped")
+        say("stopped")
 
     def _run_started(self, active: Active) -> None:
-        _say("started", run=active.run.number, task=self._name(active.run))
+        say("started", run=active.run.number, task=self._name(active.run))
 
     def _run_settled(self, run: Run) -> None:
-        _say("ended", run=run.number, task=self._name(run), status=run.status)
+        say("ended", run=run.number, task=self._name(run), status=run.status)
         try:
             self._tell(run)
         except (EdgeError, OSError) as error:  # bad news that cannot be told harms no run
-            _say("notify_failed", kind=type(error).__name__)
+            say("notify_failed", kind=type(error).__name__)
 
     def _tell(self, run: Run) -> None:
         """Let channels know, if there are any; what that needs is loaded then."""
@@ -125,43 +123,12 @@ class Daemon:
                 return
             from qinglong_edge.app.notifier import Notifier
 
-            runtime.notifier = Notifier(runtime, _say)
+            runtime.notifier = Notifier(runtime, say)
         runtime.notifier.settled(run)
 
     def _name(self, run: Run) -> str:
         task = self._runtime.store.tasks.get(run.task_number)
         return "?" if task is None else task.name
-
-
-def _say(event: str, **facts: object) -> None:
-    """One line on stderr: local time with offset, the event, its facts."""
-    moment = time.time()
-    offset = time.strftime("%z", time.localtime(moment))
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment)) + offset
-    told = " ".join(f"{name}={value}" for name, value in facts.items())
-    try:
-        os.write(2, f"{stamp} {event} {told}".rstrip().encode("utf-8", "replace") + b"\n")
-    except OSError:
-        return
-
-
-def _announce() -> None:
-    """`ready` on stdout, for whoever waits for it; a closed stdout is fine."""
-    try:
-        os.write(1, b"ready\n")
-    except OSError:
-        return
-
-
-def _bug(error: BaseException) -> None:
-    """Name an unexpected exception by kind and place; its text may hold anything."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = "?"
-    if trace is not None:
-        where = f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
-    _say("bug", kind=type(error).__name__, at=where)
 
 
 def serve(where: Place, *, on_stop: str, parts: Parts | None = None) -> bool:

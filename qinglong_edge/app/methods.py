@@ -96,11 +96,9 @@ def call(runtime: Runtime, name: str, params: Mapping[str, object], peer: Peer) 
         raise Refused("method_unknown", "There is no such method.")
     if name not in AUDITED:
         return method(runtime, Params(params, peer, name))
-    given = dict(params)
-    target = given.get("name")
-    taken = Params(given, peer, name)
+    taken = Params(params, peer, name)
     try:
         return method(runtime, taken)
     except EdgeError as error:
-        runtime.record_refusal(taken, target, error.code)
+        runtime.record_refusal(taken, params.get("name"), error.code)
         raise

@@ -6,9 +6,7 @@ plane is told goodbye. A drained worker ends by itself.
 
 from __future__ import annotations
 
-import os
-import time
-
+from qinglong_edge.app.telling import announce, say
 from qinglong_edge.app.worker import Parts, Worker
 from qinglong_edge.app.worker_control import ControlServer
 from qinglong_edge.core.errors import Unavailable
@@ -43,7 +41,7 @@ class Resident:
             server = ControlServer(worker)
             worker.lifecycle.start()
             worker.say("ready", worker=worker.config.worker_id, profile=worker.config.profile.name)
-            _announce()
+            announce()
             worker.store.database.grow_wal()
             while not self._stopping and not worker.lifecycle.drained:
                 worker.loop.run_once()
@@ -64,25 +62,6 @@ def _install(worker: Worker) -> None:
         wrapper.install(worker.config.wrapper)
     except Unavailable as error:
         worker.say("wrapper_not_installed", code=error.code)
-
-
-def say(event: str, /, **facts: object) -> None:
-    """One line on stderr: local time with offset, the event, its facts."""
-    moment = time.localtime(time.time())
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z", moment)
-    told = " ".join(f"{name}={value}" for name, value in facts.items())
-    try:
-        os.write(2, f"{stamp} {event} {told}".rstrip().encode("utf-8", "replace") + b"\n")
-    except OSError:
-        return
-
-
-def _announce() -> None:
-    """`ready` on stdout, for whoever waits for it; a closed stdout is fine."""
-    try:
-        os.write(1, b"ready\n")
-    except OSError:
-        return
 
 
 def serve(config: WorkerConfig, parts: Parts | None = None) -> bool:
