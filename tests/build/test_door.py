@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import until
 from tests.tools import debian, sample, testing
 from tests.tools.pythons import Python
 
@@ -118,14 +120,40 @@ def test_with_emulation_everything_is_provided_and_nothing_may_be_skipped(
     assert calls.strict == "1"
     machines: list[tuple[str, str | None]] = []
 
-    def run(command: list[str], *, env: dict[str, str], **_where: object) -> object:
-        machines.append((command[0], env.get("EDGE_MACHINE")))
-        return subprocess.CompletedProcess(command, 0, b"")
+    def run(
+        command: list[str], _folder: str, environment: dict[str, str], _within_s: float
+    ) -> tuple[int, str]:
+        machines.append((command[0], environment.get("EDGE_MACHINE")))
+        return 0, ""
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(testing, "bounded", run)
     assert testing.test(str(tmp_path), emulation=True, pytest=[]) == 0
     assert machines.count(("arm64", "arm64")) == 1
     assert {machine for name, machine in machines if name != "arm64"} == {None}
+
+
+def test_a_part_that_does_not_end_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    text = "echo begun; sleep 1000 & echo $! >child; trap '' ABRT; wait; wait; sleep 1000"
+    status, told = testing.bounded(["sh", "-c", text], str(tmp_path), dict(os.environ), 1.0)
+    assert status == -signal.SIGKILL
+    assert told == "begun\n\n== ended: it was not over after 1 s\n"
+    child = int((tmp_path / "child").read_text(encoding="ascii"))
+    until(lambda: not os.path.exists(f"/proc/{child}"))
+
+
+def test_a_part_that_ends_has_its_own_status_and_all_of_its_output(tmp_path: Path) -> None:
+    text = "echo one; echo two >&2; exit 3"
+    done = testing.bounded(["sh", "-c", text], str(tmp_path), dict(os.environ), 60.0)
+    assert done == (3, "one\ntwo\n")
+
+
+def test_a_python_that_is_ended_says_where_it_stood(tmp_path: Path) -> None:
+    text = (
+        "import faulthandler, time; faulthandler.enable()\ndef stuck(): time.sleep(1000)\nstuck()"
+    )
+    command = [sys.executable, "-c", text]
+    status, told = testing.bounded(command, str(tmp_path), dict(os.environ), 2.0)
+    assert (status, "in stuck" in told) == (-signal.SIGABRT, True)
 
 
 def test_what_cannot_be_provided_is_said_and_fails(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -77,15 +76,15 @@ def test_several_pythons_end_with_the_sum_and_the_worst_status(
     """ADR-0024 verification 12: one suite, each interpreter, none of them forgotten."""
     commands = []
 
-    def run(command: list[str], **_where: object) -> subprocess.CompletedProcess[bytes]:
+    def run(command: list[str], *_where: object) -> tuple[int, str]:
         commands.append(command)
         (report,) = [word.partition("=")[2] for word in command if word.startswith("--junitxml=")]
         if command[0] != "broken":
             Path(report).write_text(REPORT.format(10), encoding="utf-8")
         status = {"one": 0, "two": 1, "broken": 4}[command[0]]
-        return subprocess.CompletedProcess(command, status, b"what it said")
+        return status, "what it said"
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(testing, "bounded", run)
     every = [Python(11, ("one",), "a"), Python(12, ("two",), "b"), Python(13, ("broken",), "c")]
     assert testing._suites(str(tmp_path), every, {}) == 4
     told = capsys.readouterr().out.splitlines()
@@ -106,11 +105,11 @@ def test_a_python_that_is_not_the_oldest_runs_everything_where_it_is_alone(
 ) -> None:
     folders: list[str] = []
 
-    def run(command: list[str], **_where: object) -> subprocess.CompletedProcess[bytes]:
+    def run(command: list[str], *_where: object) -> tuple[int, str]:
         folders.extend(word for word in command if word.startswith("tests/"))
-        return subprocess.CompletedProcess(command, 0, b"")
+        return 0, ""
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(testing, "bounded", run)
     testing._suites(str(tmp_path), [Python(13, ("one",), "a")], {})
     assert len(folders) == len(set(folders))
     assert set(folders) == {

@@ -3,8 +3,9 @@
 The environment is `.venv`, made by the Python that runs this file and kept until that Python or the
 pins change. Checks come first and stop at the first that fails. What measures time or needs the
 machine for itself runs alone; all other folders run two at a time, on two cores. The output of each
-part is printed when the part is over, and the closing line is the sum. With arguments for pytest
-there is one part, and its closing line is pytest's.
+part is printed when the part is over, and the closing line is the sum. A part that does not end is
+ended, says where it stood, and has failed. With arguments for pytest there is one part, and its
+closing line is pytest's.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import functools
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -37,6 +40,10 @@ LAST = ("emulation",)  # its guests take every core
 ROOMS = ("unit", "storage", "system", "process", "execution", "app", "artifact", "secret")
 LANES = (ROOMS, ("worker", "kit"), ("e2e", "luci"), ("crash", "moving", "notify", "soak"))
 AT_ONCE = 2
+# Three times what the longest part takes on two cores, and all of them within what a CI waits for.
+PART_S = 1_500.0
+ALL_S = 4_200.0
+_DUMP_S = 5.0  # what a part that is ended has to write where each of its threads stands
 
 
 class SetupError(Exception):
@@ -90,7 +97,8 @@ def _suites(root: str, every: list[Python], environment: dict[str, str]) -> int:
     whole = [one for one in own if one.minor in WHOLE] or own[:1]
     middle = [_Part(one, lane) for one in whole for lane in LANES]
     middle += [_Part(one, ROOMS) for one in every if one not in whole]
-    run = functools.partial(_run, root, environment)
+    deadline = time.monotonic() + ALL_S
+    run = functools.partial(_run, root, environment, deadline)
     results = [run(_Part(one, FIRST)) for one in whole]
     with ThreadPoolExecutor(AT_ONCE) as lanes:
         results += lanes.map(run, middle)
@@ -102,7 +110,7 @@ def _suites(root: str, every: list[Python], environment: dict[str, str]) -> int:
 
 
 def _run(
-    root: str, environment: dict[str, str], part: _Part
+    root: str, environment: dict[str, str], deadline: float, part: _Part
 ) -> tuple[int, str, tuple[int, int, int]]:
     """(status, line for the end, counts) of a part, whose output is printed once it is over."""
     machine = "foreign" if part.python.foreign else str(part.python.minor)
@@ -112,18 +120,57 @@ def _run(
         os.unlink(report)
     folders = [os.path.join("tests", name) for name in part.folders]
     command = [*part.python.command, "-m", "pytest", f"--junitxml={report}", *folders]
+    print(f"== begins: {part.name}", flush=True)
     begun = time.monotonic()
-    done = subprocess.run(
-        command,
-        cwd=root,
-        env=environment | part.python.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    took = f"{time.monotonic() - begun:.0f} s, status {done.returncode}"
-    print(f"== {part.name}\n{done.stdout.decode('utf-8', 'replace')}", flush=True)
+    within_s = min(PART_S, deadline - begun)
+    status, told = bounded(command, root, environment | part.python.environment, within_s)
+    took = f"{time.monotonic() - begun:.0f} s, status {status}"
+    print(f"== {part.name}\n{told}", flush=True)
     counts = _counts(report)
-    return abs(done.returncode), f"{part.name}: {_told(counts)} in {took}", counts
+    return abs(status), f"{part.name}: {_told(counts)} in {took}", counts
+
+
+def bounded(
+    command: list[str], folder: str, environment: dict[str, str], within_s: float
+) -> tuple[int, str]:
+    """(status, both outputs) of a command that is ended, with its whole session, after `within_s`.
+
+    It is aborted first, so that a Python with a fault handler tells where its threads stand.
+    """
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        late = ""
+        try:
+            process.wait(max(0.0, within_s))
+        except subprocess.TimeoutExpired:
+            late = f"\n== ended: it was not over after {within_s:.0f} s\n"
+            _ended(process, signal.SIGABRT)
+        except BaseException:
+            _ended(process, signal.SIGTERM)
+            raise
+        output.seek(0)
+        told = output.read().decode("utf-8", "replace") + late
+        return process.returncode or int(bool(late)), told
+
+
+def _ended(process: subprocess.Popen[bytes], first: signal.Signals) -> None:
+    """Its whole session gets the signal, and is killed when it has had its time."""
+    os.killpg(process.pid, first)
+    deadline = time.monotonic() + _DUMP_S
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)  # not yet reaped, so that the number is still its own
+    process.wait()
 
 
 def _told(counts: tuple[int, int, int]) -> str:
