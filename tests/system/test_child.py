@@ -68,15 +68,17 @@ def test_a_parent_killed_at_any_moment_before_the_gate_leaves_no_child_and_no_ef
                 os._exit(1)
         os.close(alive_w)
         time.sleep(number * 0.0003)
+        # The last one gets as far as the gate, however busy the machine is.
+        said = os.read(alive_r, 1) if number == _TRIES - 1 else b""
         os.kill(parent, signal.SIGKILL)
         os.waitpid(parent, 0)
         started = time.monotonic()
         with open(alive_r, "rb") as opened:
-            said = opened.read()  # ends when nobody holds the other end: parent and child are gone
+            said += opened.read()  # ends when nobody holds the other end: parent and child are gone
         assert time.monotonic() - started < 5
         reached += said == b"r"
     assert not marker.exists()
-    assert reached > 0  # some of the parents had got as far as the gate
+    assert reached > 0
 
 
 def test_what_is_not_the_word_does_not_open_the_gate(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from tests.tools import debian
 
-MINORS = (11, 12, 13)
-_SUITES = {11: "bookworm", 13: "trixie"}  # no release of Debian carries 3.12
+MINORS = (11, 12, 13, 14)
+_SUITES = {11: "bookworm", 13: "trixie", 14: "forky"}  # no release of Debian carries 3.12
 _PACKAGES = (
     "libpython3.{minor}-stdlib",
     "python3.{minor}-minimal",
