@@ -100,6 +100,24 @@ def test_several_pythons_end_with_the_sum_and_the_worst_status(
     assert [command[4:] for command in commands if command[0] != "one"] == [rooms, rooms]
 
 
+def test_emulated_programs_that_lock_up_are_tried_once_more_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[str] = []
+
+    def run(command: list[str], *_where: object) -> tuple[int, str]:
+        tries.append(f"{command[0]} {command[-1]}")
+        locked = tries.count(tries[-1]) == 1 and command[-1] == "tests/system"
+        return (testing.ENDED, "") if locked or command[-1] == "tests/kit" else (0, "")
+
+    monkeypatch.setattr(testing, "bounded", run)
+    foreign = Python(11, ("arm64",), "elsewhere", foreign=True)
+    status = testing._suites(str(tmp_path), [Python(11, ("one",), "a"), foreign], {})
+    assert status == -testing.ENDED
+    assert (tries.count("arm64 tests/system"), tries.count("arm64 tests/unit")) == (2, 1)
+    assert tries.count("one tests/kit") == 1
+
+
 def test_a_python_that_is_not_the_oldest_runs_everything_where_it_is_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
