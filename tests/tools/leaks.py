@@ -13,7 +13,7 @@ import signal
 import time
 from dataclasses import dataclass
 
-_DYING_S = 1.0  # a process that was told to end may still be at its last lines
+_DYING_S = 10.0  # a process that was told to end may still be at its last lines, emulated or not
 
 
 @dataclass(frozen=True)
