@@ -96,8 +96,21 @@ def test_conc_runs_once_for_each_value_and_desi_once_with_the_chosen(
         done = task(scripts, "show.py", *arguments.split(), shell=shell, JD_COOKIE=cookie)
         assert done.stdout == "".join(f"{line} scripts\n" for line in said), arguments
         assert (done.returncode, done.stderr) == (0, "")
+        done = task(
+            *(scripts, "show.py", *arguments.split(), "--", "a b", "--", "2"),
+            shell=shell,
+            JD_COOKIE=cookie,
+        )
+        assert done.stdout == "".join(f"{line} scripts a b -- 2\n" for line in said), arguments
     leftovers = [name for name in os.listdir("/tmp") if name.startswith("task.")]
     assert leftovers == []
+
+
+def test_conc_over_nothing_says_so(scripts: Path, shell: list[str]) -> None:
+    for arguments in ("conc JD_COOKIE", "conc JD_COOKIE 7 -- x"):
+        done = task(scripts, "show.py", *arguments.split(), shell=shell, JD_COOKIE="")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr == "task: JD_COOKIE holds no such values; nothing is run\n"
 
 
 def test_a_failure_is_the_tasks_failure(scripts: Path, shell: list[str]) -> None:
