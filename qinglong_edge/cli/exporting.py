@@ -32,11 +32,15 @@ def write(context: Context) -> int:
         raise Invalid("usage", "Those options are for envs.")
     with context.client() as client:
         if options.format == "crontab":
-            zone = str(context.zone())
-            output.write(f"CRON_TZ={zone}\n" if options.dialect == "vixie" else "")
-            for shown, _enabled in _tasks(client):
-                for line in export.crontab(shown, options.dialect, zone):
+            lines = _crontab(client, options.dialect, str(context.zone()))
+            if not options.json:
+                for line in lines:
                     output.write(f"{line}\n")
+                return 0
+            output.write('{"crontab": [')
+            for number, line in enumerate(lines):
+                output.write((", " if number else "") + json.dumps(line, ensure_ascii=False))
+            output.write("]}\n")
             return 0
         output.write(f'{{"kind": "{export.KIND}", "version": {export.VERSION}, "tasks": [')
         for number, (shown, enabled) in enumerate(_tasks(client)):
@@ -46,6 +50,16 @@ def write(context: Context) -> int:
             output.write(f"{',' if number else ''}\n{line}")
         output.write("]}\n" if options.json else "\n]}\n")
     return 0
+
+
+def _crontab(client: Client, dialect: str, zone: str) -> Iterator[str]:
+    from qinglong_edge.app.tasks import default_environment
+
+    if dialect == "vixie":
+        yield f"CRON_TZ={zone}"
+    there = export.given(dialect, default_environment()["HOME"])
+    for shown, _enabled in _tasks(client):
+        yield from export.crontab(shown, dialect, zone, there)
 
 
 def _tasks(client: Client) -> Iterator[tuple[Mapping[str, Any], bool]]:

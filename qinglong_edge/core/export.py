@@ -3,7 +3,8 @@
 Owns both forms. The JSON of a task is what `task.add` is asked; it holds names of secrets, never a
 value. A crontab keeps less: what a line cannot say stands above it as a comment, and a task that no
 line can stand for becomes a comment altogether. Fields are written out where crons differ about
-them (``*/2`` of the days is odd for one and even for another).
+them (``*/2`` of the days is odd for one and even for another). PATH and HOME are said where that
+cron's own are others: as variables of the crontab that hold on, or within the line of a router.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 
 from qinglong_edge.core import cron
-from qinglong_edge.core.crontab import BUSYBOX, VIXIE
+from qinglong_edge.core.crontab import BUSYBOX, DEFAULT_PATHS, DEFAULT_SHELL, VIXIE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _DEFINITION = (
     *("nice", "timeout_ms", "grace_ms", "overlap", "retry", "retry_on", "backoff_ms"),
     *("repeatable", "log", "labels", "cwd"),
 )
-_DEFAULTS = frozenset({"PATH", "HOME", "LANG", "SHELL", "LOGNAME", "USER"})
+_CRONS_OWN = frozenset({"LOGNAME", "USER"})  # it says who runs a line, whatever the task says
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _KEPT = re.compile(r"[0-9,-]+|\*(?:/[0-9]+)?")
 _WEEK = 0b111_1111
@@ -52,14 +53,29 @@ def portable(shown: Mapping[str, Any]) -> dict[str, Any]:
     return asked
 
 
-def crontab(shown: Mapping[str, Any], dialect: str, zone: str) -> Iterator[str]:
-    """The lines of a task in a crontab of a machine that is set to `zone`."""
+def given(dialect: str, home: str) -> dict[str, str]:
+    """What that cron gives every line by itself; `home` is the user's. A task's LANG is UTF-8."""
+    path = DEFAULT_PATHS[dialect]
+    return {"PATH": path, "HOME": home, "SHELL": DEFAULT_SHELL, "LANG": "C.UTF-8"}
+
+
+def crontab(
+    shown: Mapping[str, Any], dialect: str, zone: str, there: dict[str, str]
+) -> Iterator[str]:
+    """The lines of a task in a crontab of a machine that is set to `zone`.
+
+    `there` are the variables that hold by now, `given` at first.
+    """
     yield f"# {shown['task']}"
+    for name, value in _variables(shown).items():
+        if dialect == VIXIE and name in ("PATH", "HOME") and _plain(value, there.get(name)):
+            there[name] = value
+            yield f"{name}={value}"
     lost = [name for name in ("timeout_ms", "retry", "nice") if shown.get(name)]
     lost += [each["name"] for each in shown["environment"] if each["kind"] != "public"]
     if lost:
         yield f"# not kept: {', '.join(lost)}"
-    command = _command(shown, dialect)
+    command = _command(shown, dialect, there)
     if command is None:
         yield "# not kept: the command does not fit into a line"
         return
@@ -80,20 +96,31 @@ def crontab(shown: Mapping[str, Any], dialect: str, zone: str) -> Iterator[str]:
                 yield f"CRON_TZ={zone}"
 
 
-def _command(shown: Mapping[str, Any], dialect: str) -> str | None:
+def _variables(shown: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        each["name"]: each["value"]
+        for each in shown["environment"]
+        if each["kind"] == "public" and each["name"] not in _CRONS_OWN
+    }
+
+
+def _plain(value: str, there: str | None) -> bool:
+    return value != there and _PLAIN.fullmatch(value) is not None
+
+
+def _command(shown: Mapping[str, Any], dialect: str, there: Mapping[str, str]) -> str | None:
     """One shell line that does what the task does; None if no line can."""
     argv = shown["argv"]
     shell = shown["shell"] or (len(argv) == 3 and argv[0] == "/bin/sh" and argv[1] == "-c")
     text = argv[2] if shell else " ".join(map(_quoted, argv))
-    given = " ".join(
-        f"{each['name']}={_quoted(each['value'])}"
-        for each in shown["environment"]
-        if each["kind"] == "public" and each["name"] not in _DEFAULTS
+    said = " ".join(
+        f"{name}={_quoted(value)}"
+        for name, value in _variables(shown).items()
+        if there.get(name) != value
     )
-    homes = [each.get("value") for each in shown["environment"] if each["name"] == "HOME"]
-    if given:
-        text = f"export {given}; {text}"
-    if shown["cwd"] not in homes:
+    if said:
+        text = f"export {said}; {text}"
+    if shown["cwd"] != there["HOME"]:
         text = f"cd {_quoted(shown['cwd'])} || exit 1; {text}"
     if _LINE.search(text) or (dialect == BUSYBOX and "#" in text):
         return None

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from qinglong_edge.app.tasks import DEFAULT_PATH
 from qinglong_edge.core import crontab
+from qinglong_edge.system import users
 from tests.e2e.kit import Kit
 
 
@@ -107,6 +109,7 @@ def test_a_crontab_says_what_it_can_and_names_the_rest(kit: Kit) -> None:
     assert told == [
         "CRON_TZ=UTC",
         "# all",
+        f"PATH={DEFAULT_PATH}",
         "# not kept: timeout_ms, retry, nice",
         "0 0 * * * cd / || exit 1; true # no",
         "# not kept: every 5m",
@@ -125,7 +128,7 @@ def test_a_crontab_says_what_it_can_and_names_the_rest(kit: Kit) -> None:
     told = kit.run(
         *("export", "tasks", "--format", "crontab", "--dialect", "busybox", "--zone", "CST-8")
     ).out.splitlines()
-    assert "30 8 * * * export A='b '\\''c'\\'''; echo 1%2" in told
+    assert f"30 8 * * * export A='b '\\''c'\\''' PATH={DEFAULT_PATH}; echo 1%2" in told
     assert not [line for line in told if line.startswith(("CRON_TZ", "@"))]
     assert "# not kept: */2 * */2 * * in the zone UTC" in told
 
@@ -139,6 +142,43 @@ def test_an_exported_line_runs_what_the_task_runs(kit: Kit, tmp_path: Path) -> N
         ["/bin/sh", "-c", f"{line.command}; echo $A"], capture_output=True, text=True
     )
     assert done.stdout == "1%2\nb 'c'\n"
+
+
+@pytest.mark.parametrize("dialect", ["vixie", "busybox"])
+def test_a_line_finds_the_programs_and_the_place_that_its_task_had(
+    tmp_path: Path, dialect: str
+) -> None:
+    """What cron gives a line by itself is PATH and HOME too, and those are other ones."""
+    kit = fresh(tmp_path / "k")
+    tools, home = tmp_path / "tools", tmp_path / "home"
+    tools.mkdir()
+    home.mkdir()
+    (tools / "mine").write_text("#!/bin/sh\npwd; echo $HOME\n", encoding="utf-8")
+    (tools / "mine").chmod(0o755)
+    path = f"{tools}:/usr/bin:/bin"
+    lines = f"5 * * * * pwd\nPATH={path}\nHOME={home}\n1 * * * * mine\n"
+    kit.ok("import", "crontab", "-", "--zone", "UTC", stdin=lines.encode())
+    more = ("--cron", "2 * * * *", "--zone", "UTC", "--env", f"PATH={path}")
+    kit.ok("task", "add", "zz", *more, "--cwd", str(home), "--shell", "mine")
+    words = ("export", "tasks", "--format", "crontab", "--zone", "UTC", "--dialect", dialect)
+    told = kit.run(*words).out
+    assert kit.ok(*words)["crontab"] == told.splitlines()
+    plan = crontab.parse(told.encode(), dialect=dialect, user_column=False, user="root", zone="UTC")
+    said = {}
+    for line in plan.tasks:
+        own = {"PATH": crontab.DEFAULT_PATHS[dialect], "HOME": users.home(), **dict(line.environment)}
+        done = subprocess.run(
+            ["/bin/sh", "-c", line.command], cwd=own["HOME"], env=own, capture_output=True
+        )
+        said[line.expression] = done.stdout.decode().split()
+    usual = users.home()
+    assert said == {
+        "5 * * * *": [usual],
+        "1 * * * *": [str(home), str(home)],
+        "2 * * * *": [str(home), usual],
+    }
+    if dialect == "vixie":
+        assert "5 * * * * pwd" in told.splitlines()  # nothing is said that holds anyway
 
 
 @pytest.mark.parametrize(
