@@ -13,7 +13,7 @@ import sys
 from qinglong_edge.cli import output, render
 from qinglong_edge.cli.secrets import MADE
 from qinglong_edge.core.errors import Invalid
-from qinglong_edge.core.qinglong import Place
+from qinglong_edge.core.qinglong import RUNNERS, Place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,6 +105,11 @@ def _warnings(imported: Import, scripts: str, *, dry_run: bool) -> list[dict[str
     if kept and not os.path.isdir(scripts):
         message = "There is no scripts directory; copy the panel's data/scripts there."
         found.append({"code": "scripts_missing", "message": message})
+    if kept and not any(os.access(f"{folder}/task", os.X_OK) for folder in RUNNERS):
+        message = (
+            "The runner `task` is missing here: `openwrt install`; elsewhere `program install`."
+        )
+        found.append({"code": "runner_missing", "message": message})
     envs = imported.envs
     if envs is not None and envs.unbound:
         message = "One task cannot have all envs; bind what it needs: task set NAME --env-set ENV"
