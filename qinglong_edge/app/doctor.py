@@ -256,8 +256,11 @@ def _space(check: str, path: str, profile: Profile, files: Files) -> Check:
 def _database(told: dict[str, Any]) -> Check:
     error = told.get("error")
     if error is not None:
-        status = WARN if isinstance(error, Unavailable) else FAIL
-        return _said("database", status, f"{error.code}: {error.message}")
+        message = f"{error.code}: {error.message}"
+        if error.code == "state_read_only":
+            fix = "Mount it writable; if the kernel made it so, look for the disk's errors: dmesg"
+            return _said("database", FAIL, message, fix)
+        return _said("database", WARN if isinstance(error, Unavailable) else FAIL, message)
     degraded = ", ".join(told["degraded"])
     owner = "The daemon runs" if told["pid"] else "No daemon runs"
     if degraded:
