@@ -6,7 +6,7 @@ Owns their mapping and text. A value comes from standard input; no sealed one is
 from __future__ import annotations
 
 from qinglong_edge.cli import render
-from qinglong_edge.cli.secrets import MADE, read_value
+from qinglong_edge.cli.secrets import MADE, noted, read_value
 from qinglong_edge.core import secret
 from qinglong_edge.core.errors import Invalid
 
@@ -44,7 +44,7 @@ def _list(context: Context) -> int:
 
 
 def _rows(env: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    bound = ", ".join(env["bound_by"]) or "-"
+    bound = render.names(env["bound_by"], "-")
     rows: list[tuple[object, ...]] = []
     for place, each in enumerate(env["items"], 1):
         on, labels = "yes" if each["enabled"] else "no", ", ".join(each["labels"])
@@ -81,7 +81,8 @@ def _set(context: Context) -> int:
         }
         draft.items[place] = draft.items[place].replace(**changes)
         answer = {**draft.save(), "id": number, "keyring_created": sealer.keyring_made}
-    told = f"{render.inline(answer['env'])}: item {number} of {answer['items']} set\n"
+    accident = "" if value is None else noted(value)
+    told = f"{render.inline(answer['env'])}: item {number} of {answer['items']} set{accident}\n"
     return context.show(answer, lambda: told + (MADE if answer["keyring_created"] else ""))
 
 

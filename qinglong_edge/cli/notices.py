@@ -66,7 +66,7 @@ def _list(context: Context) -> int:
     def row(each: Mapping[str, Any]) -> tuple[object, ...]:
         last, quiet = each["last"], each["quiet"]
         told = "-" if last is None else f"{render.moment(last['at_ms'])} {last['code'] or 'sent'}"
-        tasks = ", ".join(each["tasks"]) or "all"
+        tasks = render.names(each["tasks"], "all")
         hours = "-" if quiet is None else f"{quiet} {each['zone']}"
         return each["channel"], each["kind"], ", ".join(each["on"]), tasks, hours, told
 

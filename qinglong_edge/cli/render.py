@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _VISIBLE = {number: chr(0x2400 + number) for number in range(0x20) if number not in (0x09, 0x0A)}
 _VISIBLE[0x7F] = "\u2421"
 _VISIBLE.update({number: f"\\x{number:02x}" for number in range(0x80, 0xA0)})
+_NAMES = 3  # in one cell
 _INLINE = {**_VISIBLE, 0x09: "\u2409", 0x0A: "\u240a"}
 
 
@@ -47,6 +48,12 @@ def size(count: int | None) -> str:
 def inline(text: object) -> str:
     """One line, control characters visible."""
     return str(text).translate(_INLINE)
+
+
+def names(every: Sequence[str], none: str) -> str:
+    """Names in a cell: a table stays one, though hundreds of tasks bind what a row tells of."""
+    more = f" and {len(every) - _NAMES} more" if len(every) > _NAMES + 1 else ""
+    return ", ".join(every[:_NAMES] if more else every) + more or none
 
 
 def output(data: bytes) -> str:

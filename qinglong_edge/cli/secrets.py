@@ -46,7 +46,7 @@ def _set(context: Context) -> int:
     with sealing.Sealer(context.where) as sealer:
         answer = sealer.put(options.name, value)
         answer["keyring_created"] = sealer.keyring_made
-    told = f"{render.inline(answer['secret'])}: version {answer['version']}\n"
+    told = f"{render.inline(answer['secret'])}: version {answer['version']}{noted(value)}\n"
     return context.show(answer, lambda: told + (MADE if answer["keyring_created"] else ""))
 
 
@@ -62,6 +62,13 @@ def _set_file(context: Context) -> int:
     if sealer.keyring_made:
         lines.append(MADE)
     return context.show(answer, lambda: "".join(lines) + notes(answer))
+
+
+def noted(value: bytes) -> str:
+    """What may be an accident of a value that was stored as it came; nothing that tells of it."""
+    if not value:
+        return " (the value is empty)"
+    return " (its line end is part of it; printf %s writes none)" if value[-1:] == b"\n" else ""
 
 
 def read_value() -> bytes:
@@ -116,7 +123,7 @@ def _list(context: Context) -> int:
                     each["version"],
                     each["key"],
                     render.moment(each["created_at_ms"]),
-                    ", ".join(each["bound_by"]) or "-",
+                    render.names(each["bound_by"], "-"),
                 )
                 for each in answer["secrets"]
             ),

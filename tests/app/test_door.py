@@ -111,4 +111,7 @@ def test_text_for_people() -> None:
     assert render.duration(61_000) == "1m01s"
     assert render.duration(7_260_000) == "2h01m"
     assert render.moment(None) == "-"
+    assert [render.names(list("abcdefg"[:count]), "-") for count in (0, 1, 4, 5, 7)] == [
+        *("-", "a", "a, b, c, d", "a, b, c and 2 more", "a, b, c and 4 more")
+    ]
     assert render.table(("A", "B"), [("你", 1), ("xyz", 2)]) == "A    B\n你   1\nxyz  2\n"

@@ -63,6 +63,20 @@ def test_enabled_values_reach_a_task_joined_in_their_order(kit: Kit) -> None:
     assert got(kit) == "pin=c;&pin=一;key='a\"|there"
 
 
+def test_what_may_be_an_accident_of_a_value_is_said_and_the_value_kept(kit: Kit) -> None:
+    for words in (("env", "set", "N", "--public"), ("env", "set", "M"), ("secret", "set", "S")):
+        for value, said in (
+            (b"", " (the value is empty)\n"),
+            (b"a\n", " (its line end is part of it; printf %s writes none)\n"),
+            (b"\n\na", "\n"),
+        ):
+            told = kit.run(*words, stdin=value).out.partition("a keyring")[0]
+            assert told.endswith(said)
+            assert "(" not in told.removesuffix(said)
+    (item,) = kit.ok("env", "list", "N")["envs"][0]["items"]
+    assert item["value"] == "\n\na"
+
+
 def test_a_set_without_enabled_items_leaves_the_variable_away(kit: Kit) -> None:
     """As QingLong does; an empty value is a value all the same."""
     three(kit)
