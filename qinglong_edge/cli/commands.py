@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
+    from qinglong_edge.app.client import Client
     from qinglong_edge.core.dotenv import Parsed
 
 _NOT_SUCCEEDED = 1
@@ -218,20 +219,24 @@ def _start(context: Context) -> int:
         if options.wait:
             client.launch_here()
         answer = client.call("run.start", {"name": options.name, "environment": environment})
-        if options.wait and answer["status"] == "queued" and not client.remote:
-            raise Unavailable(
-                "run_queued",
-                "The run cannot start now without a daemon; it waits for one.",
-                run=answer["number"],
-            )
+        queued = answer["status"] == "queued"
+        why = _why_queued(client) if queued else ""
+        if options.wait and queued and not client.remote:
+            told = f"The run cannot start now: {why}."
+            raise Unavailable("run_queued", told, run=answer["number"])
         if options.wait:
             ended = client.call("run.wait", {"run": str(answer["number"])})
             context.show(ended, lambda: render.run_fields(ended))
             return 0 if ended["status"] == "succeeded" else _NOT_SUCCEEDED
-        queued = answer["status"] == "queued"
-        hint = "" if client.remote else " (no daemon runs: it waits for one)"
-    word = f"queued{hint}" if queued else "started"
+    word = "queued" + (f" ({why})" if why else "") if queued else "started"
     return context.show(answer, lambda: f"run {answer['number']} {word}\n")
+
+
+def _why_queued(client: Client) -> str:
+    """What a run waits for besides its turn."""
+    if "log_capacity" in client.call("status", {})["degraded"]:
+        return "there is no room for its log; see doctor"
+    return "" if client.remote else "no daemon runs, and it waits for one"
 
 
 def _stop(context: Context) -> int:
@@ -256,9 +261,12 @@ def _runs(context: Context) -> int:
         limit=options.limit,
         after=options.after,
     )
-    return context.show(
-        answer, lambda: render.table(render.RUN_HEADS, map(render.run_row, answer["runs"]))
-    )
+
+    def text() -> str:
+        more = "" if answer["next"] is None else f"older ones: --after {answer['next']}\n"
+        return render.table(render.RUN_HEADS, map(render.run_row, answer["runs"])) + more
+
+    return context.show(answer, text)
 
 
 def _show(context: Context) -> int:
@@ -296,10 +304,10 @@ def _status(context: Context) -> int:
     answer = context.call("status")
 
     def text() -> str:
-        upcoming = answer["next"]
+        upcoming, pid = answer["next"], answer["pid"]
         return render.fields(
             [
-                ("owner", f"{answer['owner']} {answer['pid'] or ''}".strip()),
+                ("owner", "none: no daemon runs" if pid is None else f"daemon {pid}"),
                 ("profile", answer["profile"]),
                 ("tasks", answer["tasks"]),
                 ("running", ", ".join(str(each["number"]) for each in answer["active"]) or "none"),
@@ -313,7 +321,7 @@ def _status(context: Context) -> int:
                 ),
                 ("clock", answer["clock"]["reason"] or "trusted"),
                 ("storage", f"{answer['storage']['mode']} on {answer['storage']['filesystem']}"),
-                ("memory", f"{answer['rss_bytes'] // 1024} KiB"),
+                ("memory", "-" if pid is None else f"{answer['rss_bytes'] // 1024} KiB"),
                 ("degraded", ", ".join(answer["degraded"]) or "no"),
             ]
         )

@@ -245,7 +245,8 @@ class Dispatcher:
         active = self._coordinator.registry.of_task(task.number) + self._launching(task.number)
         queued = self._queued(task.number)
         if definition.overlap == SKIP and active + queued:
-            return Refused("overlap_skipped", "The task is running already.", active=active)
+            word = "is running" if active else "has a run that waits"
+            return Refused("overlap_skipped", f"The task {word} already.", active=active)
         if definition.overlap == PARALLEL and active + queued >= definition.parallel_max:
             return Refused("overlap_skipped", "The task runs as often as it may.", active=active)
         if definition.overlap == QUEUE and queued >= QUEUED_PER_TASK_MAX:

@@ -54,6 +54,19 @@ def test_json_stands_before_or_after_the_command(kit: Kit) -> None:
     assert "path_invalid" in told.err
 
 
+def test_the_directories_stand_before_or_after_the_command(kit: Kit) -> None:
+    """People put an option where they think of it; a value after its name is never a command."""
+    kit.ok("task", "add", "t", "--", "true")
+    away = [*PROGRAM, "task", "list", "--runtime", str(kit.file("r")), "--json"]
+    for words in (("--state", str(kit.state)), (f"--state={kit.state}",)):
+        done = subprocess.run(
+            [*away, *words], env=kit.environment, cwd=ROOT, stdout=subprocess.PIPE, check=True
+        )
+        assert [each["task"] for each in json.loads(done.stdout)["tasks"]] == ["t"]
+    told = kit.run("task", "list", "--state")
+    assert (told.status, "--state" in told.err) == (2, True)
+
+
 def test_the_state_directory_is_named_by_the_environment_too(kit: Kit) -> None:
     command = [*PROGRAM, "--json", "task", "list"]
     environment = {**kit.environment, "QINGLONG_EDGE_STATE": str(kit.state)}
@@ -155,6 +168,22 @@ def test_every_task_moves_to_another_zone_at_once(kit: Kit) -> None:
     assert {each["zone"] for task in moved for each in task["triggers"]} == {"CST-8"}
     kit.no("task", "set", "--all", status=2, code="usage")
     kit.no("task", "set", "a", "--all", "--zone", "UTC0", status=2, code="usage")
+
+
+def test_a_table_stays_one_however_many_tasks_bind_what_it_tells_of(kit: Kit) -> None:
+    kit.ok("env", "set", "N", "--public", stdin=b"1")
+    kit.ok("secret", "set", "S", stdin=b"1")
+    kit.ok("task", "add", "t00", "--env-set", "N", "--secret", "A=S", "--", "true")
+    document = json.loads(kit.run("export", "tasks").out)
+    (first,) = document["tasks"]
+    document["tasks"] = [
+        {**first, "task": {**first["task"], "name": f"t{number:02}"}} for number in range(40)
+    ]
+    kit.ok("import", "tasks", "-", stdin=json.dumps(document).encode())
+    for words in (("env", "list"), ("secret", "list")):
+        told = kit.run(*words).out
+        assert "t00, t01, t02 and 37 more\n" in told
+        assert max(map(len, told.splitlines())) < 120
 
 
 def test_a_new_revision_needs_replace(kit: Kit) -> None:
@@ -306,6 +335,27 @@ def test_text_is_aligned_and_has_local_times_with_offset(kit: Kit) -> None:
     missing = kit.run("task", "show", "nothing")
     assert missing.out == ""
     assert missing.err == "qinglong-edge: task_unknown: There is no task of that name.\n"
+
+
+def test_status_says_that_no_daemon_runs(kit: Kit) -> None:
+    def lines() -> dict[str, str]:
+        told = kit.run("status").out.splitlines()
+        return {line.split()[0]: line.partition(" ")[2].strip() for line in told}
+
+    found = lines()
+    assert (found["owner"], found["memory"]) == ("none: no daemon runs", "-")
+    with kit.daemon() as daemon:
+        found = lines()
+        assert found["owner"] == f"daemon {daemon.pid}"
+        assert found["memory"].endswith(" KiB")
+
+
+def test_a_page_of_runs_says_that_there_are_older_ones(kit: Kit) -> None:
+    kit.ok("task", "add", "t", "--overlap", "queue", "--", "true")
+    for _ in range(3):
+        kit.ok("start", "t")
+    assert kit.run("runs", "--limit", "2").out.endswith("\nolder ones: --after 2\n")
+    assert "older" not in kit.run("runs", "--limit", "2", "--after", "2").out
 
 
 def test_cron_next_answers_iso_and_milliseconds_without_a_state(bare: Kit) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.disks import small_disk
 from tests.e2e.kit import Kit, alive, gone, pids
 from tests.support import ROOT
 
@@ -49,6 +50,24 @@ def test_a_wait_that_cannot_begin_without_a_daemon_does_not_hang(kit: Kit) -> No
     kit.ok("start", "t")
     error = kit.no("start", "t", "--wait", status=4, code="run_queued")
     assert kit.shown(error["facts"]["run"])["status"] == "queued"
+    assert "no daemon runs" in error["message"]
+
+
+@pytest.mark.parametrize("with_daemon", [False, True])
+def test_a_run_that_waits_for_room_says_so(bare: Kit, with_daemon: bool) -> None:
+    """Neither a daemon nor a second start would help; only room does."""
+    with small_disk(bare.state, "size=8m"):
+        bare.ok("init")
+        bare.ok("task", "add", "t", "--", "true")
+        with bare.daemon() if with_daemon else contextlib.nullcontext():
+            told = bare.run("start", "t").out
+            assert told == "run 1 queued (there is no room for its log; see doctor)\n"
+            error = bare.no("start", "t", status=3, code="overlap_skipped")
+            assert error["message"] == "The task has a run that waits already."
+            bare.ok("task", "set", "t", "--overlap", "queue")
+            if not with_daemon:
+                error = bare.no("start", "t", "--wait", status=4, code="run_queued")
+                assert "no room" in error["message"]
 
 
 def test_a_start_with_variables_makes_a_recipe_of_its_own(kit: Kit) -> None:

@@ -96,11 +96,8 @@ def test_conc_runs_once_for_each_value_and_desi_once_with_the_chosen(
         done = task(scripts, "show.py", *arguments.split(), shell=shell, JD_COOKIE=cookie)
         assert done.stdout == "".join(f"{line} scripts\n" for line in said), arguments
         assert (done.returncode, done.stderr) == (0, "")
-        done = task(
-            *(scripts, "show.py", *arguments.split(), "--", "a b", "--", "2"),
-            shell=shell,
-            JD_COOKIE=cookie,
-        )
+        words = (*arguments.split(), "--", "a b", "--", "2")
+        done = task(scripts, "show.py", *words, shell=shell, JD_COOKIE=cookie)
         assert done.stdout == "".join(f"{line} scripts a b -- 2\n" for line in said), arguments
     leftovers = [name for name in os.listdir("/tmp") if name.startswith("task.")]
     assert leftovers == []
