@@ -402,7 +402,7 @@ def _import(context: Context) -> int:
             f"({render.inline(each['expression'] or 'at boot')})\n"
             for each in answer["imported"]
         ]
-        return "".join(lines) + notes(answer)
+        return "".join(lines) + notes(answer) + context.planned()
 
     return context.show(answer, text)
 

@@ -49,6 +49,10 @@ class Context:
             output.write(text())
         return 0
 
+    def planned(self) -> str:
+        """The last line of a report on what would be."""
+        return "a dry run: nothing was changed\n" if self.options.dry_run else ""
+
     def zone(self) -> str | None:
         """The zone of the command line, else the machine's own where one is needed."""
         if self.options.zone is not None:

@@ -111,7 +111,8 @@ def read(context: Context) -> int:
     made = sealer.keyring_made
     answer = {"dry_run": options.dry_run, "envs": told, "refused": refused, "keyring_created": made}
     rows = [(each["env"], each["item"], each["outcome"], each.get("message", "")) for each in told]
-    return context.show(answer, lambda: render.table(_HEADS, rows) + (MADE if made else ""))
+    after = (MADE if made else "") + context.planned()
+    return context.show(answer, lambda: render.table(_HEADS, rows) + after)
 
 
 def _append(draft: Draft, item: dict[str, Any], *, public: bool) -> str:

@@ -96,7 +96,8 @@ def read(context: Context) -> int:
         (each["task"], each["outcome"], f"{each.get('code', '')} {each.get('message', '')}".strip())
         for each in told
     ]
-    return context.show(answer, lambda: render.table(("TASK", "OUTCOME", "WHY"), rows))
+    heads = ("TASK", "OUTCOME", "WHY")
+    return context.show(answer, lambda: render.table(heads, rows) + context.planned())
 
 
 def _told(task: Mapping[str, Any], outcome: object) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import os
 import pwd
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.kit import Kit
 
 CRONTAB = """\
@@ -63,6 +65,18 @@ def test_the_second_import_changes_nothing(kit: Kit) -> None:
     assert [each["task"] for each in first["imported"]] == [
         each["task"] for each in second["imported"]
     ]
+
+
+@pytest.mark.parametrize("source", ["crontab", "tasks", "envs"])
+def test_a_dry_run_says_that_it_was_one(kit: Kit, source: str) -> None:
+    files = {
+        "crontab": "* * * * * true\n",
+        "tasks": '{"kind":"qinglong_edge.tasks","version":1,"tasks":[]}',
+        "envs": '[{"name":"A","value":"1"}]',
+    }
+    words, said = ("import", source, "-"), "a dry run: nothing was changed\n"
+    assert kit.run(*words, "--dry-run", stdin=files[source].encode()).out.endswith(said)
+    assert said not in kit.run(*words, stdin=files[source].encode()).out
 
 
 def test_a_dry_run_says_the_same_and_changes_nothing(kit: Kit) -> None:
