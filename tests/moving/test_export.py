@@ -166,7 +166,8 @@ def test_a_line_finds_the_programs_and_the_place_that_its_task_had(
     plan = crontab.parse(told.encode(), dialect=dialect, user_column=False, user="root", zone="UTC")
     said = {}
     for line in plan.tasks:
-        own = {"PATH": crontab.DEFAULT_PATHS[dialect], "HOME": users.home(), **dict(line.environment)}
+        own = {"PATH": crontab.DEFAULT_PATHS[dialect], "HOME": users.home()}
+        own |= dict(line.environment)
         done = subprocess.run(
             ["/bin/sh", "-c", line.command], cwd=own["HOME"], env=own, capture_output=True
         )
