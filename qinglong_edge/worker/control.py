@@ -7,7 +7,8 @@ that is due. The rules:
   exact identity and nothing is asked of the plane; what cannot be proven stopped is recorded as
   unverified, holds its place, and is looked at again until it is proven gone.
 * A refused renewal may be a reply that was lost: the offer is asked for again under its own id and
-  token, which tells the lease as it is, or that it is gone.
+  token, which tells the lease as it is, or that it is gone. An answer about no offer tells nothing.
+* Neither a completion nor an acknowledgement that fails stands in the way of a renewal.
 * A process that is gone without any evidence is not renewed: its lease runs out at the plane, and
   the record is settled here, and told.
 * A record that no plane can hear of any more is settled by evidence: nothing runs, nothing can.
@@ -16,7 +17,7 @@ that is due. The rules:
 from __future__ import annotations
 
 from qinglong_edge.core import inbox
-from qinglong_edge.core.errors import EdgeError, Refused, Unavailable
+from qinglong_edge.core.errors import EdgeError, Refused
 from qinglong_edge.core.exchange import STOP_REQUESTED, TERMINAL
 from qinglong_edge.core.inbox import Entry, Settled
 from qinglong_edge.core.offer import Claim
@@ -68,10 +69,17 @@ class Supervisor:
     def step(self, entry: Entry) -> str:
         """What the moment allows; one word. Failures of requests are said, not raised."""
         try:
-            return self._step(entry)
+            word = self._step(entry)
         except EdgeError as error:
             self._tell(entry, error.code)
             return error.code
+        if word in _OVER:
+            self._forget(entry.offer_id)
+        return word
+
+    def _forget(self, offer_id: str) -> None:
+        self._told.pop(offer_id, None)
+        self._looked.pop(offer_id, None)
 
     def _tell(self, entry: Entry, code: str) -> None:
         """A reason that lasts is said once."""
@@ -87,7 +95,6 @@ class Supervisor:
         if entry.state in inbox.LAUNCHED or entry.state == inbox.LAUNCHING:
             return self._launched(entry)
         if self._lease_over(entry):
-            self._processor.forget(entry.offer_id)
             return self._settle(entry, inbox.LEASE_LOST_STOPPED, "lease_over_before_start")
         return self._processor.process(entry.offer_id)
 
@@ -99,7 +106,6 @@ class Supervisor:
     def _launched(self, entry: Entry) -> str:
         done = self._complete(entry)
         if done in (ends.COMPLETED, ends.ALREADY_COMPLETED):
-            self._told.pop(entry.offer_id, None)
             return done
         if done == ends.PLANE_TERMINAL:
             return self._end(entry, inbox.PLANE_TERMINAL, inbox.PLANE_TERMINAL)
@@ -114,11 +120,19 @@ class Supervisor:
         if not self._session.may_act_on(entry):
             return "session_unavailable"
         if entry.state == inbox.LAUNCHING or (entry.state == inbox.STARTED and not entry.ended):
-            self._processor.process(entry.offer_id)
+            self._acknowledge(entry)
             entry = self._store.get(entry.offer_id) or entry
+            if entry.state not in inbox.LAUNCHED:
+                return entry.state
         if self._clock.boot_ms() < self._leases.due_boot_ms(entry) or self._plane.down:
             return "running"
         return self._renew(entry)
+
+    def _acknowledge(self, entry: Entry) -> None:
+        try:
+            self._processor.process(entry.offer_id)
+        except EdgeError as error:
+            self._tell(entry, error.code)
 
     def _complete(self, entry: Entry) -> str:
         """A completion that fails never stands in the way of a renewal."""
@@ -164,13 +178,11 @@ class Supervisor:
         sent_ms = self._clock.boot_ms()
         try:
             control = self._plane.control(entry)
-        except Refused as error:
+        except EdgeError as error:
+            self._leases.delay(entry.offer_id, sent_ms + _RENEW_RETRY_MS)
             if error.code != "fenced":
                 raise
             return self._refresh(entry)
-        except Unavailable:
-            self._leases.delay(entry.offer_id, sent_ms + _RENEW_RETRY_MS)
-            raise
         if control.status == TERMINAL or control.lease is None:
             self._say("plane_terminal", offer=entry.offer_id, end=control.reason)
             if entry.ended is not None:  # perhaps by this very completion, whose reply was lost
@@ -206,12 +218,12 @@ class Supervisor:
         except Refused as error:
             if error.code != "fenced":
                 raise
-            offered = None
-        if offered is None:
             self._say("lease_lost", offer=entry.offer_id)
             self._leases.delay(entry.offer_id, sent_ms + _LOOK_AGAIN_MS)
             entry = self._store.get(entry.offer_id) or entry
             return self._end(entry, inbox.LEASE_LOST_STOPPED, inbox.LEASE_LOST_UNVERIFIED)
+        if offered is None:
+            return "lease_unknown"
         _outcome, known = self._store.accept(offered, None, self._clock.wall_ms())
         self._leases.learned(known, sent_ms, known_before=True)
         return "lease_recovered"
@@ -246,6 +258,7 @@ class Supervisor:
 
     def _settle(self, entry: Entry, reason: str, why: str, by: str = inbox.BY_EVIDENCE) -> str:
         """The record holds its place no longer: nothing of it runs, and nothing more is owed."""
+        self._processor.forget(entry.offer_id)
         now_ms = self._clock.wall_ms()
         settled = Settled(at_ms=now_ms, by=by, reason=why)
         after = entry.moved(
@@ -256,7 +269,8 @@ class Supervisor:
         )
         self._store.replace(entry, after)
         self._leases.forget(entry.offer_id)
-        self._told.pop(entry.offer_id, None)
+        self._completion.forget(entry.offer_id)
+        self._forget(entry.offer_id)
         self._executor.release(entry)
         self._say("settled", offer=entry.offer_id, reason=after.recovery_reason, by=by, why=why)
         return "settled"
@@ -289,6 +303,8 @@ class Supervisor:
             return entry
         if self._executor.alive(entry):
             raise Refused("process_alive", "The offer's process is alive; stop it first.")
-        self._processor.forget(offer_id)
         self._settle(entry, inbox.LEASE_LOST_UNVERIFIED, reason, inbox.BY_OPERATOR)
         return self._store.get(offer_id) or entry
+
+
+_OVER = frozenset({"settled", ends.COMPLETED, ends.ALREADY_COMPLETED, inbox.START_FAILED})

@@ -167,6 +167,7 @@ class Processor:
             return inbox.RECOVERY_REQUIRED
         self._move(entry, inbox.START_FAILURE_ACKNOWLEDGED)
         self._tries.pop(entry.offer_id, None)
+        self._leases.forget(entry.offer_id)
         self._say("start_failed", offer=entry.offer_id)
         return inbox.START_FAILED
 
