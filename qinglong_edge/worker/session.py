@@ -6,7 +6,8 @@ Owns the session id and what is known of it. Promises:
   changes nothing at a plane and tells how the session stands: so a restart, and a heartbeat whose
   reply was lost, go on with the session, and with every offer that was made to it.
 * A session that is refused by that is fenced for good. A new one begins at once after a start; a
-  running worker waits first, longer each time: two with one name must not chase each other.
+  running worker, and one whose new session is refused too, waits first, longer each time: two with
+  one name must not chase each other.
 * The session ends on a clock that never steps, `leaseDurationMs` after the last accepted request
   was sent.
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from qinglong_edge.worker.ports import ClockPort, InboxPort, SayPort
 
 SETTING = "session"
+_FENCED = "session_fenced"
 _STORED_BYTES_MAX = 65_536
 _RETRY_MS_MIN = 1_000
 _RETRY_MS_MAX = 60_000
@@ -196,16 +198,16 @@ class Session:
 
     def _lost(self) -> None:
         """The plane has another session of this worker, or none that goes on."""
-        was_running = bool(self._status)
+        waits = bool(self._status) or self.reason == _FENCED
         self._status = ""
         self._begin()
-        self._block("session_fenced")
+        self._block(_FENCED)
         self._again_ms = 0
-        if was_running:
+        if waits:
             wait_ms = min(_FENCED_MS_MIN << min(self._fenced, 4), _FENCED_MS_MAX)
             self._fenced += 1
             self._again_ms = self._clock.boot_ms() + wait_ms
-        self._say("session_fenced")
+        self._say(_FENCED)
 
     def _accept(self, accepted: Accepted, sent_ms: int) -> None:
         self._generation = accepted.generation

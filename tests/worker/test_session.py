@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from qinglong_edge.core import inbox, offer
 from qinglong_edge.core.errors import EdgeError, Refused, Unavailable
+from qinglong_edge.core.limits import CLOCK_FLOOR_MS
 from qinglong_edge.core.session import Accepted
 from qinglong_edge.storage.inbox import Inbox
 from qinglong_edge.worker.leases import Leases
@@ -97,7 +99,7 @@ class Home:
         """The session of a worker that has just started."""
         self.store.close()
         self.store = self._open()
-        ids = iter(f"id-{len(self.plane.known)}-{number}" for number in range(9))
+        ids = (f"id-{len(self.plane.known)}-{number}" for number in count())
         self.session = Session(
             store=self.store,
             plane=self.plane,  # type: ignore[arg-type]
@@ -227,6 +229,21 @@ def test_a_running_worker_that_is_fenced_waits_before_it_registers_anew(home: Ho
     home.steps()
     assert len(home.plane.asked) == asked
     home.clock.turn(1_000)
+    home.steps()
+    assert home.session.current is not None
+
+
+def test_a_plane_that_takes_no_registration_costs_no_flash_in_every_tick(home: Home) -> None:
+    """The first refusal after a start may be about the session before; the next ones are not."""
+    home.plane.fail["register"] = [Refused("fenced", "no")] * 10_000
+    before = home.store.database.commits
+    for _ in range(1_800):
+        home.steps(1)
+        home.clock.turn(2_000)
+    assert len(home.plane.asked) <= 12
+    assert home.store.database.commits - before <= 12
+    home.plane.fail.clear()
+    home.clock.turn(600_000)
     home.steps()
     assert home.session.current is not None
 
@@ -432,6 +449,47 @@ def test_a_full_journal_asks_for_nothing_and_goes_on_once_it_is_not(home: Home) 
     assert retention.step() == 8
     assert len(receipts.removed) == 8
     assert places.free() == 8
+
+
+def test_a_clock_that_was_ahead_does_not_fill_the_journal_for_ever(home: Home) -> None:
+    """A router that believed in another year keeps what it settled then only while there is room."""
+    year_ms = 365 * 86_400_000
+    home.clock.wall = CLOCK_FLOOR_MS + 2 * year_ms
+    for number in range(5):
+        _settled(home, f"offer-{number}")
+    home.clock.wall = CLOCK_FLOOR_MS + year_ms
+    receipts = Receipts()
+    retention = Retention(
+        store=home.store,
+        receipt_store=receipts,
+        artifacts=_Artifacts(),
+        clock=home.clock,
+        entries_max=8,
+        retention_ms=60_000,
+        lost_retention_ms=600_000,
+        say=lambda _event, /, **_facts: None,
+    )
+    assert retention.step() == 0
+    _settled(home, "offer-a")
+    home.clock.boot += 60_000
+    home.clock.wall -= 3 * year_ms  # not set after a boot: no date at all
+    assert retention.step() == 0
+    home.clock.boot += 60_000
+    home.clock.wall += 3 * year_ms
+    assert retention.step() == 5  # three quarters are full
+    assert [entry.offer_id for entry in home.store.page()] == ["offer-a"]
+    home.clock.turn(60_001)
+    assert retention.step() == 1
+
+
+def _settled(home: Home, offer_id: str) -> None:
+    _outcome, entry = home.store.accept(offers.made(offer_id), None, home.clock.wall_ms())
+    for state in (
+        inbox.STARTING_ACKNOWLEDGED,
+        inbox.START_FAILED,
+        inbox.START_FAILURE_ACKNOWLEDGED,
+    ):
+        entry = home.store.replace(entry, entry.moved(state, home.clock.wall_ms()))
 
 
 class _Artifacts:
