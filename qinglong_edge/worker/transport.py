@@ -165,12 +165,10 @@ class Transport:
             context = self._secured(material)
             # As bytes: a text would load the tables of international names.
             host = self._origin[0].encode("ascii")
-            plain = socket.create_connection(
-                (host, self._origin[1]),  # type: ignore[arg-type]
-                self._left_s(until_ms),
-            )
+            plain = self._dialled(host, until_ms)
             try:
                 plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                plain.settimeout(self._left_s(until_ms))
                 self._sock = context.wrap_socket(plain, server_hostname=host)
             except BaseException:
                 plain.close()
@@ -178,6 +176,23 @@ class Transport:
             self._requests = 0
         self._requests += 1
         return self._sock
+
+    def _dialled(self, host: bytes, until_ms: int) -> socket.socket:
+        """The first address that answers; each has its share of what time is left."""
+        import socket
+
+        found = socket.getaddrinfo(host, self._origin[1], type=socket.SOCK_STREAM)
+        failure = OSError()
+        for at, (family, kind, protocol, _name, place) in enumerate(found):
+            plain = socket.socket(family, kind, protocol)
+            try:
+                plain.settimeout(self._left_s(until_ms) / (len(found) - at))
+                plain.connect(place)
+                return plain
+            except OSError as error:
+                plain.close()
+                failure = error
+        raise failure
 
     def _secured(self, material: Material) -> ssl.SSLContext:
         import ssl
@@ -239,9 +254,12 @@ class Transport:
         told = response.getheader("content-length")
         if kind != JSON_TYPE or coding != "identity":
             raise invalid_response("content-type")
-        if told is not None and not (told.isdigit() and int(told) <= route.reply_bytes_max):
+        if told is not None and not (told.isdecimal() and int(told) <= route.reply_bytes_max):
             raise invalid_response("content-length")
-        data = response.read(route.reply_bytes_max + 1)
+        try:
+            data = response.read(route.reply_bytes_max + 1)
+        except ValueError:  # a piece of a negative length
+            raise invalid_response("body") from None
         if not 2 <= len(data) <= route.reply_bytes_max:
             raise invalid_response("body")
         if told is not None and len(data) != int(told):

@@ -452,7 +452,7 @@ def test_a_full_journal_asks_for_nothing_and_goes_on_once_it_is_not(home: Home) 
 
 
 def test_a_clock_that_was_ahead_does_not_fill_the_journal_for_ever(home: Home) -> None:
-    """A router that believed in another year keeps what it settled then only while there is room."""
+    """A router that believed in another year keeps what it settled then while there is room."""
     year_ms = 365 * 86_400_000
     home.clock.wall = CLOCK_FLOOR_MS + 2 * year_ms
     for number in range(5):
