@@ -119,18 +119,19 @@ class Worker:
     def _assemble(self) -> None:
         config, parts, profile = self.config, self.parts, self.config.profile
         clock, store = parts.clock, self.store
+        self.leases = Leases(clock)
         self.transport = Transport(
             config.origin,
             config.worker_id,
             material=Credentials(config, parts.files).load,
             clock=clock,
             timeout_ms=profile.request_timeout_ms,
+            lease_end=self.leases.next_end,
         )
         self.plane = Plane(self.transport, config.worker_id)
         self.places = Places(
             store, runs_max=config.runs_max, entries_max=profile.journal_entries_max
         )
-        self.leases = Leases(clock)
         self.session = Session(
             store=store,
             plane=self.plane,

@@ -47,6 +47,11 @@ class Leases:
         self.ends_boot_ms(entry)
         return self._due[entry.offer_id]
 
+    def next_end(self) -> int | None:
+        """When the first of those leases is over that are not over yet."""
+        now_ms = self._clock.boot_ms()
+        return min((end_ms for end_ms in self._ends.values() if end_ms > now_ms), default=None)
+
     def hasten(self, offer_id: str, boot_ms: int) -> None:
         """Ask the plane by then: a deadline that it alone declares is over."""
         if offer_id in self._due:

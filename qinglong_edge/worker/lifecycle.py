@@ -147,15 +147,15 @@ class Lifecycle:
             *self._take(launched, self._supervision_per_tick, launched=True),
             *self._take(others, self._records_per_tick, launched=False),
         ):
-            self._keep(held)
+            self._keep(held, ahead=entry.ended is not None)
             self._supervisor.step(entry)
 
-    def _keep(self, held: list[Entry]) -> None:
-        if not self._plane.down:
-            self._session.step()
+    def _keep(self, held: list[Entry], *, ahead: bool) -> None:
         for entry in held:
+            if not self._plane.down:
+                self._session.step()
             if entry.state in inbox.LAUNCHED:
-                self._supervisor.keep(entry)
+                self._supervisor.keep(entry, ahead=ahead)
 
     def _take(self, entries: list[Entry], limit: int, *, launched: bool) -> list[Entry]:
         if len(entries) <= limit:

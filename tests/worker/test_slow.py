@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 from tests.support import until
@@ -33,6 +35,28 @@ def test_a_log_that_takes_too_long_to_send_costs_no_lease(tmp_path: Path) -> Non
         assert ends[loud]["artifact"]["byteLength"] == LOG_BYTES
         assert [each["completions"] for each in looked["attempts"]] == [1, 1]
         until(lambda: home.status()["offers"] == [])
+    finally:
+        home.kill()
+        plane.close()
+
+
+def test_a_plane_that_falls_silent_does_not_delay_the_stop_of_what_it_gave(tmp_path: Path) -> None:
+    """Its lease ends on time: the plane may have given the run to another worker by then, and each
+    request would wait for fifteen seconds."""
+    plane = Plane(str(tmp_path / "plane"), lease_ms=LEASE_MS)
+    home = WorkerHome(str(tmp_path / "worker"), plane)
+    marker = tmp_path / "pid"
+    try:
+        run = plane.add(f"echo $$ > {marker}.new; mv {marker}.new {marker}; sleep 60")
+        home.start()
+        until(marker.exists)
+        until(lambda: plane.attempts(run)[0]["status"] == "running")
+        pid = int(marker.read_text(encoding="ascii"))
+        plane.fault("*", "hang", ms=14_000, times=1_000)
+        begun = time.monotonic()
+        until(lambda: not os.path.exists(f"/proc/{pid}"), 20)
+        assert time.monotonic() - begun < LEASE_MS / 1000 + 2, home.said()
+        until(lambda: "settled" in home.said())
     finally:
         home.kill()
         plane.close()

@@ -1,0 +1,96 @@
+"""One tick of a worker with several runs: what goes first, and what nothing may wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qinglong_edge.core import inbox
+from qinglong_edge.core.errors import Unavailable
+from qinglong_edge.worker.executor import End
+from qinglong_edge.worker.lifecycle import Lifecycle
+from tests.worker.world import World
+
+END = End(exit_code=0, finished_at_ms=2_500, evidence=inbox.RECEIPT, word="whole")
+
+
+class Rest:
+    """Everything of a worker that a tick turns and that these tests do not ask about."""
+
+    drain_wanted = False
+    current = None
+
+    def step(self) -> None:
+        """Nothing is due."""
+
+    def pull(self) -> None:
+        """Nothing is offered."""
+
+    def new_tick(self) -> None:
+        """Nothing was down."""
+
+    def ended_processes(self) -> list[Any]:
+        """None to reap."""
+        return []
+
+    def call_later(self, _delay_ms: int, _call: Callable[[], None], **_slack: int) -> Rest:
+        """The test turns it itself."""
+        return self
+
+    def cancel(self) -> None:
+        """Nothing waits."""
+
+
+def lifecycle(world: World) -> Lifecycle:
+    rest: Any = Rest()
+    world.plane.new_tick = rest.new_tick  # type: ignore[attr-defined]
+    return Lifecycle(
+        store=world.store,
+        plane=world.plane,  # type: ignore[arg-type]
+        session=rest,
+        supervisor=world.supervisor,
+        completion=world.completion,
+        executor=rest,
+        puller=rest,
+        places=rest,
+        retention=rest,
+        loop=rest,
+        clock=world.clock,
+        cadence_ms=2_000,
+        records_per_tick=4,
+        supervision_per_tick=4,
+        say=world.say,
+    )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(str(tmp_path))
+    yield made
+    made.store.close()
+
+
+def test_a_lease_that_a_log_may_outlast_is_renewed_before_it_is_sent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap 11: ten seconds old, fifteen for the log, two until the next tick: three would be left
+    of thirty for everything else. Tries that follow at once renew nothing."""
+    for offer_id in ("offer-1", "offer-2"):
+        world.at(inbox.RUNNING_ACKNOWLEDGED, offer_id)
+    monkeypatch.setattr(world.executor, "end_of", lambda _entry: None)
+    turned = lifecycle(world)
+    world.clock.turn(9_000)
+    turned._turn()
+    assert world.plane.about == []  # neither is due, and nothing takes long
+    world.completion.end_told("offer-1", END)
+    world.plane.answers["upload"] = Unavailable("plane_unavailable", "503")
+    turned._turn()
+    renewals, (upload,) = world.plane.about[:-1], world.plane.about[-1:]
+    assert upload == ("upload", "offer-1")
+    assert sorted(renewals) == [("control", "offer-1"), ("control", "offer-2")]
+    world.clock.turn(2_000)
+    turned._turn()
+    assert world.plane.about[3:] == [("upload", "offer-1")]
