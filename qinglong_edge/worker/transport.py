@@ -79,7 +79,7 @@ class Transport:
         timeout_ms: int,
         lease_end: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`lease_end` is the boottime at which something has to be stopped unless a plane answers."""
+        """`lease_end`: the boottime at which something has to be stopped unless a plane answers."""
         self._origin = origin
         self._worker_id = worker_id
         self._material = material
