@@ -210,16 +210,17 @@ class Completion:
         return True
 
     def _upload(self, entry: Entry, ended: Ended) -> Stored:
-        """Step 2: a log that is gone counts as none, of which nobody knows what was cut."""
+        """Step 2: of a log that is gone, or that a power cut shortened, nobody knows what was cut."""
         lease = self._open(entry)
         if lease is None:
             self._say("log_missing", offer=entry.offer_id)
             return self._send(entry, 0, iter(()), truncated=None)
         try:
-            if lease.byte_length < ended.log_bytes:
-                raise Unavailable("log_shrunk", "A log is shorter than when it ended.")
-            chunks = lease.chunks()
-            return self._send(entry, ended.log_bytes, chunks, truncated=ended.truncated)
+            length, truncated = ended.log_bytes, ended.truncated
+            if lease.byte_length < length:
+                self._say("log_shrunk", offer=entry.offer_id)
+                length, truncated = lease.byte_length, None
+            return self._send(entry, length, lease.chunks(), truncated=truncated)
         finally:
             lease.close()
 

@@ -103,6 +103,20 @@ def test_a_log_that_is_gone_is_sent_as_nothing_of_which_nobody_knows(world: Worl
     assert (world.entry.ended.log_bytes, world.entry.ended.truncated) == (0, None)
 
 
+def test_a_log_that_a_power_cut_has_shortened_is_sent_as_it_is(world: World) -> None:
+    """The record of its length was on the device and its last bytes were not: that run would hold
+    its place and its lease for ever."""
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    assert world.completion.end_told("offer-1", END)
+    world.logs.content = b"worker"
+    assert world.completion.recover("offer-1") == "completed"
+    length, sent = world.plane.uploaded[0]
+    assert (len(sent), sent[-6:]) == (length, b"worker")
+    assert b'"truncated":null' in sent
+    assert world.logs.opened == 0
+    assert "log_shrunk" in [event for event, _facts in world.said]
+
+
 def test_nothing_is_sent_without_the_session_or_the_lease(world: World) -> None:
     world.at(inbox.STARTED)
     world.executor.end = END

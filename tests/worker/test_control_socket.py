@@ -1,4 +1,4 @@
-"""The worker's control socket under want: a client costs its own connection and never the worker."""
+"""The control socket under want: a client costs its own connection and never the worker."""
 
 from __future__ import annotations
 
