@@ -243,6 +243,7 @@ class Worker:
             loop=self.loop,
             clock=parts.clock,
             cadence_ms=profile.cadence_ms,
+            drain_timeout_ms=profile.drain_timeout_ms,
             records_per_tick=profile.records_per_tick,
             supervision_per_tick=profile.supervision_per_tick,
             say=self.say,

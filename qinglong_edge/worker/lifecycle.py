@@ -5,7 +5,7 @@ next one, in turn. Every failure is said once and tried again: nothing here ends
 record that cannot be brought to an end keeps the others from theirs.
 
     start   adopt what lives -> ticks
-    drain   no new offers -> what is held comes to its end -> offline -> over
+    drain   no new offers -> what is held comes to its end -> offline, or the session over -> over
     stop    nothing held: offline; else everything is left as it is, for the next start
 """
 
@@ -45,6 +45,7 @@ class Lifecycle:
         loop: LoopPort,
         clock: ClockPort,
         cadence_ms: int,
+        drain_timeout_ms: int,
         records_per_tick: int,
         supervision_per_tick: int,
         say: SayPort,
@@ -61,6 +62,7 @@ class Lifecycle:
         self._loop = loop
         self._clock = clock
         self._cadence_ms = cadence_ms
+        self._drain_timeout_ms = drain_timeout_ms
         self._records_per_tick = records_per_tick
         self._supervision_per_tick = supervision_per_tick
         self._say = say
@@ -84,6 +86,8 @@ class Lifecycle:
 
     def begin_drain(self) -> None:
         """Take no more offers; `drained` becomes true once all that is held has ended."""
+        if not self._places.closed:
+            self._loop.call_later(self._drain_timeout_ms, lambda: self._say("drain_timed_out"))
         self._places.closed = True
         self._session.drain_wanted = True
         self._schedule(0)
@@ -120,7 +124,11 @@ class Lifecycle:
         self._collect()
         self._retention.step()
         if self._session.drain_wanted and self._store.places_held() == 0:
-            self._session.disconnect()
+            try:
+                self._session.disconnect()
+            except EdgeError:
+                if self._session.current is not None:
+                    raise
             self.drained = True
             return False
         offer_id = self._puller.pull()

@@ -21,7 +21,17 @@ class Rest:
     """Everything of a worker that a tick turns and that these tests do not ask about."""
 
     drain_wanted = False
-    current = None
+    closed = False
+    current: object = None
+
+    def __init__(self) -> None:
+        self.later: list[tuple[int, Callable[[], None]]] = []
+        self.goodbyes = 0
+
+    def disconnect(self) -> None:
+        """The plane is away."""
+        self.goodbyes += 1
+        raise Unavailable("transport_unavailable", "away")
 
     def step(self) -> None:
         """Nothing is due."""
@@ -36,16 +46,17 @@ class Rest:
         """None to reap."""
         return []
 
-    def call_later(self, _delay_ms: int, _call: Callable[[], None], **_slack: int) -> Rest:
+    def call_later(self, delay_ms: int, call: Callable[[], None], **_slack: int) -> Rest:
         """The test turns it itself."""
+        self.later.append((delay_ms, call))
         return self
 
     def cancel(self) -> None:
         """Nothing waits."""
 
 
-def lifecycle(world: World) -> Lifecycle:
-    rest: Any = Rest()
+def lifecycle(world: World, rest: Any = None) -> Lifecycle:
+    rest = rest or Rest()
     world.plane.new_tick = rest.new_tick  # type: ignore[attr-defined]
     return Lifecycle(
         store=world.store,
@@ -60,6 +71,7 @@ def lifecycle(world: World) -> Lifecycle:
         loop=rest,
         clock=world.clock,
         cadence_ms=2_000,
+        drain_timeout_ms=60_000,
         records_per_tick=4,
         supervision_per_tick=4,
         say=world.say,
@@ -94,3 +106,30 @@ def test_a_lease_that_a_log_may_outlast_is_renewed_before_it_is_sent(
     world.clock.turn(2_000)
     turned._turn()
     assert world.plane.about[3:] == [("upload", "offer-1")]
+
+
+def test_a_drained_worker_does_not_wait_for_a_plane_that_never_comes_back(world: World) -> None:
+    """As long as its session lives it says goodbye; after that there is nobody to say it to."""
+    rest = Rest()
+    turned = lifecycle(world, rest)
+    rest.current = "session"
+    turned.begin_drain()
+    rest.drain_wanted = True
+    for _ in range(3):
+        turned._tick()
+    assert (rest.goodbyes, turned.drained) == (3, False)
+    rest.current = None
+    turned._tick()
+    assert turned.drained
+
+
+def test_a_drain_that_takes_long_says_so_and_goes_on(world: World) -> None:
+    rest = Rest()
+    turned = lifecycle(world, rest)
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    turned.begin_drain()
+    turned.begin_drain()
+    (call,) = (call for delay_ms, call in rest.later if delay_ms == 60_000)
+    call()
+    assert world.said[-1] == ("drain_timed_out", {})
+    assert not turned.drained
