@@ -210,7 +210,7 @@ class Completion:
         return True
 
     def _upload(self, entry: Entry, ended: Ended) -> Stored:
-        """Step 2: of a log that is gone, or that a power cut shortened, nobody knows what is cut."""
+        """Step 2: of a log that is gone, or that a power cut shortened, none knows what was cut."""
         lease = self._open(entry)
         if lease is None:
             self._say("log_missing", offer=entry.offer_id)

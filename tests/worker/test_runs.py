@@ -19,6 +19,19 @@ BUNDLE = (
 CANARY = "c4nary-of-the-secret"
 
 
+def knowing(needle: bytes) -> set[str]:
+    """The programs of all processes whose environment or command line holds something."""
+    found = set()
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            known = needle in (place / "environ").read_bytes() + (place / "cmdline").read_bytes()
+            if known:
+                found.add((place / "comm").read_text(encoding="ascii").strip())
+        except OSError:
+            continue  # it ended, or is another user's
+    return found
+
+
 def text(attempt: dict[str, object]) -> str:
     return base64.b64decode(str(attempt["content"])).decode()
 
@@ -91,6 +104,8 @@ def test_secrets_and_bundles_reach_the_process_and_nothing_else(
             begin, end = (int(part, 16) for part in span.split("-"))
             memory.seek(begin)
             assert CANARY.encode() not in memory.read(end - begin)
+    until(lambda: "sleep" in knowing(CANARY.encode()))
+    assert knowing(CANARY.encode()) <= {"sh", "dash", "bash", "busybox", "sleep"}  # no tool does
     attempt = plane.await_end(run)
     assert text(attempt) == f"shown {len(CANARY)} {len(CANARY) + 2}\n"
     assert plane.look()["secret_requests"] == 1
