@@ -427,3 +427,16 @@ def test_without_cryptography_everything_but_secrets_works(kit: Kit) -> None:
             sealer.put("S", b"y")
     assert caught.value.code == "secret_provider_unavailable"
     assert caught.value.facts["reason"] == "cryptography_missing"
+
+
+def test_whoever_may_open_a_secret_leaves_no_core_dump() -> None:
+    """Every command that seals or opens, whatever its name: `env remove`, `keyring rekey` too."""
+    text = """
+import resource
+from qinglong_edge.app.sealing import Sealer
+resource.setrlimit(resource.RLIMIT_CORE, (2, 2))
+Sealer(None, client=object())
+print(max(resource.getrlimit(resource.RLIMIT_CORE)))
+"""
+    told = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert told.stdout.strip() in ("0", "1"), told

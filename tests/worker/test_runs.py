@@ -97,6 +97,9 @@ def test_secrets_and_bundles_reach_the_process_and_nothing_else(
     )
     pid = home.start()
     until(lambda: "started" in home.said())
+    limits = Path(f"/proc/{pid}/limits").read_text(encoding="ascii")
+    (core,) = [line.split()[4:6] for line in limits.splitlines() if "core file" in line]
+    assert core in (["1", "1"], ["0", "0"])  # it holds its own key and token
     with open(f"/proc/{pid}/maps", encoding="ascii") as maps:
         spans = [line.split()[:2] for line in maps if "rw" in line and "[v" not in line]
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
