@@ -257,6 +257,16 @@ def test_a_channel_that_was_removed_is_forgotten(box: Box) -> None:
     assert box.said == []
 
 
+def test_a_channel_that_was_removed_after_it_had_failed_is_no_reason_to_worry(box: Box) -> None:
+    box.end()
+    for _ in range(8):
+        box.loop.run_for(61 * MINUTE)
+        box.answer(b"notify_refused")
+    assert list(box.notifier.reasons()) == ["notify_failed:a"]
+    box.store.channels.clear()
+    assert list(box.notifier.reasons()) == []
+
+
 def test_a_closing_owner_leaves_no_child(box: Box) -> None:
     box.end()
     box.loop.run_for(2_000)

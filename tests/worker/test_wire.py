@@ -13,6 +13,7 @@ import pytest
 
 from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.worker.plane import _REGISTER
+from tests.notify import peers
 from tests.worker.kit import Plane, WorkerHome
 from tests.worker.test_transport import BODY, ID, transport
 
@@ -47,31 +48,19 @@ def test_every_address_of_a_plane_is_tried_within_the_bound_of_one_request(
     plane: Plane, home: WorkerHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A family of addresses that leads nowhere costs its share of the time and not all of it."""
-    silent = socket.socket()
-    silent.bind(("127.0.0.1", 0))
-    silent.listen(0)
-    full = [socket.socket() for _ in range(4)]
-    for each in full:
-        each.setblocking(False)
-        each.connect_ex(silent.getsockname())
-    there = ("127.0.0.1", plane.port)
-    found = [
-        (socket.AF_INET, socket.SOCK_STREAM, 0, "", place)
-        for place in (silent.getsockname(), silent.getsockname(), there)
-    ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_given, **_named: found)
-    wire = transport(home, timeout_ms=3_000)
-    begun = time.monotonic()
-    assert isinstance(wire.post(ID, _REGISTER, BODY), dict)
-    assert time.monotonic() - begun < 3
-    wire.close()
-    found.pop()
-    begun = time.monotonic()
-    with pytest.raises(Unavailable):
-        wire.post(ID, _REGISTER, BODY)
-    assert time.monotonic() - begun < 4
-    for each in (silent, *full):
-        each.close()
+    with peers.silent() as place:
+        there = ("127.0.0.1", plane.port)
+        monkeypatch.setattr(socket, "getaddrinfo", peers.resolved(place, place, there))
+        wire = transport(home, timeout_ms=3_000)
+        begun = time.monotonic()
+        assert isinstance(wire.post(ID, _REGISTER, BODY), dict)
+        assert time.monotonic() - begun < 3
+        wire.close()
+        monkeypatch.setattr(socket, "getaddrinfo", peers.resolved(place, place))
+        begun = time.monotonic()
+        with pytest.raises(Unavailable):
+            wire.post(ID, _REGISTER, BODY)
+        assert time.monotonic() - begun < 4
 
 
 @pytest.mark.parametrize(
