@@ -8,6 +8,7 @@ that is due. The rules:
   unverified, holds its place, and is looked at again until it is proven gone.
 * A refused renewal may be a reply that was lost: the offer is asked for again under its own id and
   token, which tells the lease as it is, or that it is gone. An answer about no offer tells nothing.
+* A stop that the plane asks for takes its time under the lease, which is kept meanwhile.
 * Neither a completion nor an acknowledgement that fails stands in the way of a renewal.
 * A process that is gone without any evidence is not renewed: its lease runs out at the plane, and
   the record is settled here, and told.
@@ -65,6 +66,7 @@ class Supervisor:
         self._say = say
         self._looked: dict[str, int] = {}
         self._told: dict[str, str] = {}
+        self._ending: set[str] = set()  # what is being stopped, and not because its plane asks
 
     def step(self, entry: Entry) -> str:
         """What the moment allows; one word. Failures of requests are said, not raised."""
@@ -80,6 +82,7 @@ class Supervisor:
     def _forget(self, offer_id: str) -> None:
         self._told.pop(offer_id, None)
         self._looked.pop(offer_id, None)
+        self._ending.discard(offer_id)
 
     def _tell(self, entry: Entry, code: str) -> None:
         """A reason that lasts is said once."""
@@ -91,6 +94,7 @@ class Supervisor:
         if entry.state == inbox.RECOVERY_REQUIRED:
             return self._recovering(entry)
         if self._executor.stopping(entry.offer_id):
+            self.keep(entry)
             return "stopping"
         if entry.state in inbox.LAUNCHED or entry.state == inbox.LAUNCHING:
             return self._launched(entry)
@@ -170,7 +174,7 @@ class Supervisor:
         told = entry.state == inbox.RUNNING_ACKNOWLEDGED
         if not told and not (entry.state == inbox.STARTED and entry.ended):
             return False
-        if self._executor.stopping(entry.offer_id) or self._leases.expired(entry):
+        if entry.offer_id in self._ending or self._leases.expired(entry):
             return False
         if not self._session.may_act_on(entry):
             return False
@@ -197,8 +201,8 @@ class Supervisor:
         self._told.pop(entry.offer_id, None)
         if control.status != STOP_REQUESTED:
             return control.status
-        self._say("stop_requested", offer=entry.offer_id, reason=control.reason)
-        self._executor.stop(after, lambda stopped: self._stopped(after, stopped))
+        if self._executor.stop(after, lambda stopped: self._stopped(after, stopped)):
+            self._say("stop_requested", offer=entry.offer_id, reason=control.reason)
         return control.status
 
     def _stopped(self, entry: Entry, stopped: Stopped) -> None:
@@ -236,6 +240,7 @@ class Supervisor:
         """Nothing more may be done for the plane: stop what runs, and record what was proven."""
 
         def done(stopped: Stopped) -> None:
+            self._ending.discard(entry.offer_id)
             try:
                 now = self._store.get(entry.offer_id)
                 if now is None or not now.holds_place or now.state == inbox.RECOVERY_REQUIRED:
@@ -249,6 +254,7 @@ class Supervisor:
 
         if entry.target is None or self._executor.gone(entry):
             return self._settle(entry, stopped_reason, "gone")
+        self._ending.add(entry.offer_id)
         self._executor.stop(entry, done)
         return "stopping"
 

@@ -10,7 +10,7 @@ import pytest
 from qinglong_edge.core import inbox
 from qinglong_edge.core.errors import EdgeError, Refused, Unavailable
 from qinglong_edge.core.evidence import Stopped
-from qinglong_edge.core.exchange import Activation
+from qinglong_edge.core.exchange import Activation, Control
 from qinglong_edge.worker.executor import End
 from tests.worker.world import World
 
@@ -111,6 +111,46 @@ def test_a_renewal_that_is_refused_is_not_repeated_at_once(world: World, code: s
     assert asked(world, "control") == 2
 
 
+def test_a_stop_that_takes_its_time_costs_no_lease(world: World) -> None:
+    """A task that may end in its own time is told as cancelled, and not as lost meanwhile."""
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.executor.stop_result = None
+    world.clock.turn(10_000)
+    for _ in range(6):
+        lease = world.entry.offer.lease
+        newer = lease.replace(version=lease.version + 1, expires_at_ms=lease.expires_at_ms)
+        world.plane.answers["control"] = Control(
+            status="stop_requested", lease=newer, reason="user"
+        )
+        world.supervisor.step(world.entry)
+        assert world.entry.offer.lease.version == lease.version + 1
+        world.clock.turn(10_000)
+    assert world.executor.stops == ["offer-1"]
+    assert [event for event, _facts in world.said].count("stop_requested") == 1
+    world.executor.end = END
+    world.executor.under_way.pop("offer-1")(Stopped(conclusive=True, signal=15))
+    world.supervisor.step(world.entry)
+    assert world.state == inbox.COMPLETION_ACKNOWLEDGED
+
+
+@pytest.mark.parametrize("why", ["terminal", "fenced", "over"])
+def test_a_stop_of_what_is_no_longer_ours_renews_nothing(world: World, why: str) -> None:
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.executor.stop_result = None
+    world.clock.turn(30_000 if why == "over" else 10_000)
+    terminal = Control(status="terminal", lease=None, reason="lost")
+    world.plane.answers["control"] = Refused("fenced", "no") if why == "fenced" else terminal
+    world.plane.answers["offers"] = Refused("fenced", "no")
+    world.supervisor.step(world.entry)
+    assert world.executor.stops == ["offer-1"]
+    count = len(world.plane.asked)
+    ticks(world, 60)
+    assert len(world.plane.asked) == count
+    world.executor.under_way.pop("offer-1")(Stopped(conclusive=True, signal=15))
+    assert not world.entry.holds_place
+    assert [value for value in vars(world.supervisor).values() if value == {"offer-1"}] == []
+
+
 def test_an_answer_that_is_about_no_offer_does_not_stop_a_run(world: World) -> None:
     """`idle` says what there is to do, not how a lease stands; its own end settles it."""
     world.at(inbox.RUNNING_ACKNOWLEDGED)
@@ -165,7 +205,7 @@ def test_nothing_of_an_offer_stays_in_memory_once_it_is_over(world: World, end: 
         name: value
         for part in (world.leases, world.supervisor, world.processor, world.completion)
         for name, value in vars(part).items()
-        if isinstance(value, dict) and value
+        if isinstance(value, (dict, set)) and value
     }
     assert kept == {}
 

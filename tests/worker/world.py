@@ -223,6 +223,7 @@ class Executor:
         self.is_gone = False
         self.is_alive = False
         self.stops: list[str] = []
+        self.under_way: dict[str, Callable[[Stopped], None]] = {}
         self.stop_result: Stopped | None = Stopped(conclusive=True, signal=15)
         self.released: list[str] = []
 
@@ -261,13 +262,17 @@ class Executor:
         return self.is_alive
 
     def stop(self, entry: Entry, done: Callable[[Stopped], None]) -> bool:
+        if self.stopping(entry.offer_id):
+            return False
         self.stops.append(entry.offer_id)
         if self.stop_result is not None:
             done(self.stop_result)
+        else:
+            self.under_way[entry.offer_id] = done
         return True
 
-    def stopping(self, _offer_id: str) -> bool:
-        return False
+    def stopping(self, offer_id: str) -> bool:
+        return offer_id in self.under_way
 
     def release(self, entry: Entry) -> None:
         self.released.append(entry.offer_id)
