@@ -129,8 +129,20 @@ class Worker:
             lease_end=self.leases.next_end,
         )
         self.plane = Plane(self.transport, config.worker_id)
+        self.artifacts = WorkerLogAllocator(
+            config.logs,
+            parts.files,
+            Policy(
+                maximum_attempt_bytes=profile.log_quota_bytes,
+                minimum_free_bytes=profile.reserve_bytes,
+                maximum_write_chunk_bytes=LOG_WRITE_BYTES_MAX,
+            ),
+        )
         self.places = Places(
-            store, runs_max=config.runs_max, entries_max=profile.journal_entries_max
+            store,
+            runs_max=config.runs_max,
+            entries_max=profile.journal_entries_max,
+            room=self.artifacts.has_room,
         )
         self.session = Session(
             store=store,
@@ -147,15 +159,6 @@ class Worker:
         )
         self.receipts = ReceiptStore(config.receipts, parts.files)
         self.spool = Spool(config.logs, parts.files)
-        self.artifacts = WorkerLogAllocator(
-            config.logs,
-            parts.files,
-            Policy(
-                maximum_attempt_bytes=profile.log_quota_bytes,
-                minimum_free_bytes=profile.reserve_bytes,
-                maximum_write_chunk_bytes=LOG_WRITE_BYTES_MAX,
-            ),
-        )
         self._assemble_execution()
         self._assemble_lifecycle()
 
@@ -321,7 +324,7 @@ def _open_store(config: WorkerConfig, parts: Parts) -> Inbox:
 
 
 def view(worker: Worker) -> dict[str, object]:
-    """How a worker stands: session, places, offers that hold one."""
+    """How a worker stands: session, places, room for a log, offers that hold a place."""
     session = worker.session
     held = worker.store.holding()
     return {
@@ -333,6 +336,7 @@ def view(worker: Worker) -> dict[str, object]:
             "draining": session.drain_wanted,
         },
         "places": {"total": worker.config.runs_max, "free": worker.places.free()},
+        "room": worker.places.room(),
         "records": worker.store.count(),
         "offers": [_shown(entry) for entry in held],
     }

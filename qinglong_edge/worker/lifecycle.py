@@ -105,8 +105,9 @@ class Lifecycle:
         self._timer = None
         try:
             again = self._turn()
-        except (EdgeError, OSError) as error:
-            code = error.code if isinstance(error, EdgeError) else "storage_unavailable"
+        except (EdgeError, OSError, MemoryError) as error:
+            other = "no_memory" if isinstance(error, MemoryError) else "storage_unavailable"
+            code = error.code if isinstance(error, EdgeError) else other
             if code != self._said:
                 self._say("tick_failed", code=code)
             self._said = code

@@ -12,6 +12,7 @@ from qinglong_edge.core.errors import Refused, Unavailable
 from qinglong_edge.core.evidence import Stopped
 from qinglong_edge.core.exchange import Control
 from qinglong_edge.worker.executor import End
+from qinglong_edge.worker.leases import Leases
 from tests.unit import offers
 from tests.worker.world import World
 
@@ -153,6 +154,32 @@ def test_a_lease_is_renewed_at_a_third_and_not_before(world: World) -> None:
     assert world.supervisor.step(world.entry) == "renewed"
     assert world.entry.offer.lease.version == 1
     assert world.store.database.commits == before + 1
+
+
+def test_a_restart_under_a_clock_that_is_ahead_keeps_a_living_lease(world: World) -> None:
+    """Trap 12: the plane's times are those of its own clock, here 26 s behind this one."""
+    world.clock.turn(25_000)
+    entry = world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.clock.turn(5_000)
+    leases = Leases(world.clock)
+    assert not leases.expired(entry)
+    assert leases.due_boot_ms(entry) <= world.clock.boot_ms()
+    world.clock.turn(24_999)
+    assert not leases.expired(entry)
+    world.clock.turn(1)
+    assert leases.expired(entry)
+
+
+def test_a_restart_under_a_clock_that_was_set_meanwhile_keeps_a_living_lease(world: World) -> None:
+    """It was a minute behind when the offer came, and is right now."""
+    world.clock.wall = 600
+    entry = world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.clock.turn(5_000)
+    world.clock.wall = 6_000
+    leases = Leases(world.clock)
+    assert not leases.expired(entry)
+    world.clock.turn(25_000)
+    assert leases.expired(entry)
 
 
 def test_a_requested_stop_comes_after_the_new_lease_is_durable(world: World) -> None:

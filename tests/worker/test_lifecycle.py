@@ -133,3 +133,17 @@ def test_a_drain_that_takes_long_says_so_and_goes_on(world: World) -> None:
     call()
     assert world.said[-1] == ("drain_timed_out", {})
     assert not turned.drained
+
+
+def test_a_tick_for_which_there_is_no_memory_is_said_and_tried_again(world: World) -> None:
+    """It passes; a worker that ended by it would leave its runs without supervision."""
+    rest = Rest()
+    turned = lifecycle(world, rest)
+
+    def short() -> None:
+        raise MemoryError
+
+    rest.step = short  # type: ignore[method-assign]
+    turned._tick()
+    assert world.said == [("tick_failed", {"code": "no_memory"})]
+    assert rest.later[-1][0] == 2_000

@@ -89,6 +89,7 @@ class Home:
         self.plane = Plane()
         self.said: list[str] = []
         self.slots = 2
+        self.room = True
         self.numbers = iter(range(10_000))
         self.session = self.fresh()
 
@@ -322,7 +323,7 @@ def test_a_drain_takes_no_offers_and_says_goodbye_only_with_nothing_held(home: H
 
 
 def puller(home: Home, *, runs_max: int = 1) -> tuple[Puller, Places]:
-    places = Places(home.store, runs_max=runs_max, entries_max=8)
+    places = Places(home.store, runs_max=runs_max, entries_max=8, room=lambda: home.room)
     made = Puller(
         store=home.store,
         plane=home.plane,  # type: ignore[arg-type]
@@ -420,6 +421,19 @@ def test_no_number_of_failures_ends_asking(home: Home) -> None:
         home.steps()
     assert len(claims(home)) == 40
     home.plane.offer = _delivered
+    assert made.pull() is not None
+
+
+def test_a_worker_without_room_for_a_log_takes_no_offer(home: Home) -> None:
+    """Each would fail to start, one in every tick; the plane hears that there is no slot."""
+    home.steps()
+    made, places = puller(home)
+    home.plane.offer = _delivered
+    home.room = False
+    assert made.pull() is None
+    assert (claims(home), places.told()) == ([], 0)
+    home.room = True
+    assert places.told() == 1
     assert made.pull() is not None
 
 
