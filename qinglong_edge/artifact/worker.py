@@ -205,7 +205,8 @@ class WorkerLogAllocator:
     def has_room(self) -> bool:
         """Whether a log could be begun now; the root is made, and nothing in it."""
         try:
-            self._make_root()
+            if not os.path.lexists(self._root):
+                self._make_root()
             self._prove_capacity()
         except (OSError, EdgeError):
             return False
