@@ -149,8 +149,8 @@ def test_a_worker_in_a_legacy_locale_hands_on_every_character(
 ) -> None:
     for name, value in (("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")):
         monkeypatch.setenv(name, value)
-    value = {"name": "NAME", "kind": "public", "value": "\u7b7e\u5230"}
-    run = plane.add('echo "\u00e9 $NAME"', environment=[value])
+    named = {"name": "NAME", "kind": "public", "value": "\u7b7e\u5230"}
+    run = plane.add('echo "\u00e9 $NAME"', environment=[named])
     home.start()
     attempt = plane.await_end(run)
     assert attempt["end"] == "succeeded", home.said()
