@@ -294,7 +294,7 @@ class Supervisor:
             if done in (ends.COMPLETED, ends.ALREADY_COMPLETED):
                 return done
             entry = self._store.get(entry.offer_id) or entry
-            if not self._lease_over(entry) and entry.ended is None:
+            if not self._lease_over(entry) and done != ends.PLANE_TERMINAL:
                 return inbox.RECOVERY_REQUIRED
         if self._executor.gone(entry):
             return self._settle(entry, entry.recovery_reason or "", "gone")

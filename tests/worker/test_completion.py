@@ -264,6 +264,33 @@ def test_a_late_receipt_still_completes_what_nobody_knew(world: World) -> None:
     assert world.state == inbox.COMPLETION_ACKNOWLEDGED
 
 
+@pytest.mark.parametrize("what", ["upload", "complete"])
+def test_a_late_receipt_is_sent_again_while_the_lease_lasts(world: World, what: str) -> None:
+    """One busy moment of the plane must not turn a known end into an unknown one."""
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.executor.is_gone = True
+    world.supervisor.step(world.entry)
+    world.executor.end = END
+    world.plane.answers[what] = [Unavailable("plane_unavailable", "503")]
+    world.clock.turn(6_000)
+    world.supervisor.step(world.entry)
+    assert world.entry.holds_place
+    world.clock.turn(6_000)
+    assert world.supervisor.step(world.entry) == "completed"
+
+
+def test_a_late_receipt_of_what_the_plane_has_ended_otherwise_frees_its_place(
+    world: World,
+) -> None:
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.executor.is_gone = True
+    world.supervisor.step(world.entry)
+    world.executor.end = END
+    world.plane.answers["complete"] = "already_terminal"
+    world.clock.turn(6_000)
+    assert world.supervisor.step(world.entry) == "settled"
+
+
 def test_a_completion_whose_reply_was_lost_is_not_taken_for_another_end(world: World) -> None:
     world.at(inbox.RUNNING_ACKNOWLEDGED)
     world.executor.end = END
