@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from qinglong_edge.worker.processor import Processor
     from qinglong_edge.worker.session import Session
 
+_SETTLED = "settled"
 _RENEW_RETRY_MS = 2_000
 _LOOK_AGAIN_MS = 5_000
 
@@ -114,6 +115,8 @@ class Supervisor:
         if done == ends.PLANE_TERMINAL:
             return self._end(entry, inbox.PLANE_TERMINAL, inbox.PLANE_TERMINAL)
         entry = self._store.get(entry.offer_id) or entry
+        if not entry.holds_place:
+            return _SETTLED
         if self._leases.expired(entry):
             return self._end(entry, inbox.LEASE_LOST_STOPPED, inbox.LEASE_LOST_UNVERIFIED)
         if entry.state in inbox.LAUNCHED and done == ends.MISSING and self._executor.gone(entry):
@@ -281,7 +284,7 @@ class Supervisor:
         self._forget(entry.offer_id)
         self._executor.release(entry)
         self._say("settled", offer=entry.offer_id, reason=after.recovery_reason, by=by, why=why)
-        return "settled"
+        return _SETTLED
 
     def _recovering(self, entry: Entry) -> str:
         """A late receipt completes; else the lease's end and an empty session settle."""
@@ -294,6 +297,8 @@ class Supervisor:
             if done in (ends.COMPLETED, ends.ALREADY_COMPLETED):
                 return done
             entry = self._store.get(entry.offer_id) or entry
+            if not entry.holds_place:
+                return _SETTLED
             if not self._lease_over(entry) and done != ends.PLANE_TERMINAL:
                 return inbox.RECOVERY_REQUIRED
         if self._executor.gone(entry):
@@ -315,4 +320,4 @@ class Supervisor:
         return self._store.get(offer_id) or entry
 
 
-_OVER = frozenset({"settled", ends.COMPLETED, ends.ALREADY_COMPLETED, inbox.START_FAILED})
+_OVER = frozenset({_SETTLED, ends.COMPLETED, ends.ALREADY_COMPLETED, inbox.START_FAILED})

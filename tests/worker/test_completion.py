@@ -291,6 +291,26 @@ def test_a_late_receipt_of_what_the_plane_has_ended_otherwise_frees_its_place(
     assert world.supervisor.step(world.entry) == "settled"
 
 
+@pytest.mark.parametrize("unknown", [False, True])
+def test_a_log_that_is_refused_for_good_settles_once_and_asks_no_more(
+    world: World, unknown: bool
+) -> None:
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    if unknown:
+        world.executor.is_gone = True
+        world.supervisor.step(world.entry)
+        world.clock.turn(6_000)
+    world.executor.end = END
+    world.executor.is_gone = True
+    world.clock.turn(10_000)
+    world.plane.answers = {what: Refused("fenced", "lost") for what in ("upload", "offers")}
+    assert world.supervisor.step(world.entry) == "settled"
+    assert [what for what, _state in world.plane.asked] == ["upload", "offers"]
+    events = [event for event, _facts in world.said]
+    assert (events.count("lease_lost"), events.count("settled")) == (1, 1)
+    assert (vars(world.leases)["_ends"], vars(world.supervisor)["_told"]) == ({}, {})
+
+
 def test_a_completion_whose_reply_was_lost_is_not_taken_for_another_end(world: World) -> None:
     world.at(inbox.RUNNING_ACKNOWLEDGED)
     world.executor.end = END
