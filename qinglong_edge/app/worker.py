@@ -219,6 +219,7 @@ class Worker:
             store=store,
             plane=self.plane,
             session=self.session,
+            leases=self.leases,
             supervisor=self.supervisor,
             completion=self.completion,
             executor=self.executor,

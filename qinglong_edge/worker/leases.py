@@ -13,6 +13,8 @@ from qinglong_edge.core.offer import NEW_CLAIM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from qinglong_edge.core.inbox import Entry
     from qinglong_edge.worker.ports import ClockPort
 
@@ -57,6 +59,10 @@ class Leases:
         """When the first of those leases is over that are not over yet."""
         now_ms = self._clock.boot_ms()
         return min((end_ms for end_ms in self._ends.values() if end_ms > now_ms), default=None)
+
+    def dues(self) -> Iterable[int]:
+        """When each is renewed next."""
+        return self._due.values()
 
     def hasten(self, offer_id: str, boot_ms: int) -> None:
         """Ask the plane by then: a deadline that it alone declares is over."""

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from qinglong_edge.worker.completion import Completion
     from qinglong_edge.worker.control import Supervisor
     from qinglong_edge.worker.executor import Executor
+    from qinglong_edge.worker.leases import Leases
     from qinglong_edge.worker.plane import Plane
     from qinglong_edge.worker.ports import ClockPort, InboxPort, LoopPort, SayPort, TimerPort
     from qinglong_edge.worker.pull import Places, Puller
     from qinglong_edge.worker.retention import Retention
     from qinglong_edge.worker.session import Session
+
+_PAUSE_MS_MIN = 2_000
 
 
 class Lifecycle:
@@ -36,6 +39,7 @@ class Lifecycle:
         store: InboxPort,
         plane: Plane,
         session: Session,
+        leases: Leases,
         supervisor: Supervisor,
         completion: Completion,
         executor: Executor,
@@ -53,6 +57,7 @@ class Lifecycle:
         self._store = store
         self._plane = plane
         self._session = session
+        self._leases = leases
         self._supervisor = supervisor
         self._completion = completion
         self._executor = executor
@@ -114,7 +119,13 @@ class Lifecycle:
             again = False
         else:
             self._said = ""
-        self._schedule(0 if again else self._cadence_ms)
+        self._schedule(0 if again else self._pause_ms())
+
+    def _pause_ms(self) -> int:
+        """The cadence, or less if a lease or the session has to be kept before."""
+        dues = [self._session.wake_boot_ms, *self._leases.dues()]
+        due_ms = min(dues) - self._clock.boot_ms()
+        return min(self._cadence_ms, max(_PAUSE_MS_MIN, due_ms))
 
     def _turn(self) -> bool:
         """One tick; True if the next one should come at once."""

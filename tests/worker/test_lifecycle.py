@@ -22,6 +22,7 @@ class Rest:
 
     drain_wanted = False
     closed = False
+    wake_boot_ms = 10_000_000
     current: object = None
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class Rest:
         """Nothing waits."""
 
 
-def lifecycle(world: World, rest: Any = None) -> Lifecycle:
+def lifecycle(world: World, rest: Any = None, *, cadence_ms: int = 2_000) -> Lifecycle:
     rest = rest or Rest()
     world.plane.new_tick = rest.new_tick  # type: ignore[attr-defined]
     return Lifecycle(
@@ -70,7 +71,8 @@ def lifecycle(world: World, rest: Any = None) -> Lifecycle:
         retention=rest,
         loop=rest,
         clock=world.clock,
-        cadence_ms=2_000,
+        cadence_ms=cadence_ms,
+        leases=world.leases,
         drain_timeout_ms=60_000,
         records_per_tick=4,
         supervision_per_tick=4,
@@ -146,4 +148,25 @@ def test_a_tick_for_which_there_is_no_memory_is_said_and_tried_again(world: Worl
     rest.step = short  # type: ignore[method-assign]
     turned._tick()
     assert world.said == [("tick_failed", {"code": "no_memory"})]
+    assert rest.later[-1][0] == 2_000
+
+
+def test_a_slow_cadence_costs_neither_a_lease_nor_the_session(world: World) -> None:
+    """A minute between two ticks is allowed, and twice as long as a plane's lease."""
+    rest = Rest()
+    turned = lifecycle(world, rest, cadence_ms=60_000)
+    turned._tick()
+    assert rest.later[-1][0] == 60_000
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    for _ in range(6):
+        turned._tick()
+        world.clock.turn(rest.later[-1][0])
+        assert 2_000 <= rest.later[-1][0] <= 10_000
+    assert world.entry.offer.lease.version >= 3
+    rest.wake_boot_ms = world.clock.boot_ms() + 3_000
+    turned._tick()
+    assert rest.later[-1][0] == 3_000
+    world.plane.down = True
+    world.clock.turn(20_000)
+    turned._tick()
     assert rest.later[-1][0] == 2_000
