@@ -333,7 +333,7 @@ def view(worker: Worker) -> dict[str, object]:
         "profile": worker.config.profile.name,
         "session": {
             "status": session.status or "none",
-            "reason": session.reason,
+            "reason": session.trouble,
             "draining": session.drain_wanted,
         },
         "places": {"total": worker.config.runs_max, "free": worker.places.free()},

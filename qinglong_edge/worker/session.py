@@ -81,6 +81,7 @@ class Session:
         self._beat_ms = 0
         self._again_ms = 0
         self._failures = 0
+        self._failing: str | None = None
         self._fenced = 0
         self._told_slots = -1
         self._retire = False  # finish what was offered to it, then make a new one
@@ -111,6 +112,11 @@ class Session:
     def status(self) -> str:
         """`online`, `draining`, `offline`, or nothing before the first registration."""
         return self._status
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it may not act, or why its last request failed while it still may."""
+        return self.reason or self._failing
 
     @property
     def takes_offers(self) -> bool:
@@ -158,6 +164,7 @@ class Session:
 
     def _failed(self, error: EdgeError) -> None:
         self._failures += 1
+        self._failing = error.code
         wait_ms = min(_RETRY_MS_MIN << min(self._failures - 1, 6), _RETRY_MS_MAX)
         self._again_ms = self._clock.boot_ms() + wait_ms
         if error.code == "credential_rejected":
@@ -216,6 +223,7 @@ class Session:
         self._until_ms = sent_ms + self._lease_ms
         self._beat_ms = sent_ms + self._heartbeat_ms
         self._failures = 0
+        self._failing = None
         self._again_ms = 0
         self.reason = None
 

@@ -85,6 +85,19 @@ def test_a_fenced_session_gives_way_to_a_new_one_and_its_offers_settle(
     assert home.status()["offers"] == []
 
 
+def test_status_tells_that_the_plane_is_away_while_the_session_still_counts(
+    plane: Plane, home: WorkerHome
+) -> None:
+    """`online` without a reason would be all that an operator sees for hours."""
+    home.configure(limits={"heartbeat_ms": 5_000})
+    home.start()
+    until(lambda: home.status()["session"]["status"] == "online")
+    assert home.status()["session"]["reason"] is None
+    plane.fault("heartbeat", "status", status=503, times=4)
+    until(lambda: home.status()["session"]["reason"] == "plane_unavailable", 15)
+    until(lambda: home.status()["session"]["reason"] is None, 20)
+
+
 def test_a_drained_worker_takes_nothing_more_and_ends_once_its_runs_have(
     plane: Plane, home: WorkerHome, tmp_path: Path
 ) -> None:
