@@ -124,7 +124,7 @@ class Notifier:
         waiting.timer = None
         try:
             self._send(name, waiting)
-        except (EdgeError, OSError) as error:
+        except (EdgeError, OSError, MemoryError) as error:
             code = error.code if isinstance(error, EdgeError) else "launch_unavailable"
             self._sent(name, [], waiting.facts, code)
 
