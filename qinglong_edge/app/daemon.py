@@ -112,7 +112,7 @@ class Daemon:
         say("ended", run=run.number, task=self._name(run), status=run.status)
         try:
             self._tell(run)
-        except (EdgeError, OSError) as error:  # bad news that cannot be told harms no run
+        except (EdgeError, OSError, MemoryError) as error:  # bad news that is not told harms no run
             say("notify_failed", kind=type(error).__name__)
 
     def _tell(self, run: Run) -> None:

@@ -65,9 +65,10 @@ class Notifier:
         self.last: dict[str, dict[str, object]] = {}
 
     def reasons(self) -> Iterator[str]:
-        """A code for each channel whose last message failed."""
+        """A code for each channel, if it is still there, whose last message failed."""
         for name, last in self.last.items():
-            if last["code"] is not None:
+            known = self._runtime.store.setting(channels.SETTING + name) is not None
+            if known and last["code"] is not None:
                 yield f"notify_failed:{name}"
 
     def settled(self, run: Run) -> None:
@@ -123,7 +124,7 @@ class Notifier:
         waiting.timer = None
         try:
             self._send(name, waiting)
-        except (EdgeError, OSError) as error:
+        except (EdgeError, OSError, MemoryError) as error:
             code = error.code if isinstance(error, EdgeError) else "launch_unavailable"
             self._sent(name, [], waiting.facts, code)
 

@@ -53,6 +53,7 @@ class Sealer:
     def __init__(
         self, where: Place, files: Files | None = None, *, client: Client | None = None
     ) -> None:
+        guard()
         self._where = where
         self._files = Files() if files is None else files
         self._client = Client(where) if client is None else client

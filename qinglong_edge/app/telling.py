@@ -6,7 +6,23 @@ Owns the form of the lines. Nobody has to listen: a closed or full stream is no 
 from __future__ import annotations
 
 import os
+import sys
 import time
+
+
+def prepare_process(*, anew: bool) -> None:
+    """Give a missing standard stream its number back: a database must never become stderr.
+
+    With `anew` the program starts once more in a legacy locale: everything that is read and handed
+    to tasks is UTF-8 all the same.
+    """
+    if anew and sys.getfilesystemencoding() != "utf-8" and sys.executable:
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
 
 
 def say(event: str, /, **facts: object) -> None:

@@ -119,18 +119,31 @@ class Worker:
     def _assemble(self) -> None:
         config, parts, profile = self.config, self.parts, self.config.profile
         clock, store = parts.clock, self.store
+        self.leases = Leases(clock)
         self.transport = Transport(
             config.origin,
             config.worker_id,
             material=Credentials(config, parts.files).load,
             clock=clock,
             timeout_ms=profile.request_timeout_ms,
+            lease_end=self.leases.next_end,
         )
         self.plane = Plane(self.transport, config.worker_id)
-        self.places = Places(
-            store, runs_max=config.runs_max, entries_max=profile.journal_entries_max
+        self.artifacts = WorkerLogAllocator(
+            config.logs,
+            parts.files,
+            Policy(
+                maximum_attempt_bytes=profile.log_quota_bytes,
+                minimum_free_bytes=profile.reserve_bytes,
+                maximum_write_chunk_bytes=LOG_WRITE_BYTES_MAX,
+            ),
         )
-        self.leases = Leases(clock)
+        self.places = Places(
+            store,
+            runs_max=config.runs_max,
+            entries_max=profile.journal_entries_max,
+            room=self.artifacts.has_room,
+        )
         self.session = Session(
             store=store,
             plane=self.plane,
@@ -146,15 +159,6 @@ class Worker:
         )
         self.receipts = ReceiptStore(config.receipts, parts.files)
         self.spool = Spool(config.logs, parts.files)
-        self.artifacts = WorkerLogAllocator(
-            config.logs,
-            parts.files,
-            Policy(
-                maximum_attempt_bytes=profile.log_quota_bytes,
-                minimum_free_bytes=profile.reserve_bytes,
-                maximum_write_chunk_bytes=LOG_WRITE_BYTES_MAX,
-            ),
-        )
         self._assemble_execution()
         self._assemble_lifecycle()
 
@@ -215,6 +219,7 @@ class Worker:
             store=store,
             plane=self.plane,
             session=self.session,
+            leases=self.leases,
             supervisor=self.supervisor,
             completion=self.completion,
             executor=self.executor,
@@ -242,6 +247,7 @@ class Worker:
             loop=self.loop,
             clock=parts.clock,
             cadence_ms=profile.cadence_ms,
+            drain_timeout_ms=profile.drain_timeout_ms,
             records_per_tick=profile.records_per_tick,
             supervision_per_tick=profile.supervision_per_tick,
             say=self.say,
@@ -319,7 +325,7 @@ def _open_store(config: WorkerConfig, parts: Parts) -> Inbox:
 
 
 def view(worker: Worker) -> dict[str, object]:
-    """How a worker stands: session, places, offers that hold one."""
+    """How a worker stands: session, places, room for a log, offers that hold a place."""
     session = worker.session
     held = worker.store.holding()
     return {
@@ -327,10 +333,11 @@ def view(worker: Worker) -> dict[str, object]:
         "profile": worker.config.profile.name,
         "session": {
             "status": session.status or "none",
-            "reason": session.reason,
+            "reason": session.trouble,
             "draining": session.drain_wanted,
         },
         "places": {"total": worker.config.runs_max, "free": worker.places.free()},
+        "room": worker.places.room(),
         "records": worker.store.count(),
         "offers": [_shown(entry) for entry in held],
     }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qinglong_edge.app.worker_config import WorkerConfig
 
 _CONNECTIONS_MAX = 16
+_ACCEPT_AGAIN_MS = 1_000
 _ROOT = 0
 _CONNECT_S = 5.0
 _ANSWER_S = 60.0  # the worker may be waiting for its plane
@@ -69,13 +70,25 @@ class ControlServer:
             raise Unavailable(
                 "socket_unavailable", "The control socket cannot be made.", errno=error.errno
             ) from None
-        worker.loop.watch(self._listener.fileno(), self._accept)
+        self._listen()
+
+    def _listen(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._worker.loop.watch(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:
         try:
             sock = sockets.accept(self._listener)
+        except BlockingIOError:
+            return
+        except OSError:  # no descriptor left: the client waits, the loop does not spin
+            self._worker.loop.unwatch(self._listener.fileno())
+            self._worker.loop.call_later(_ACCEPT_AGAIN_MS, self._listen)
+            return
+        try:
             uid = sockets.peer_uid(sock)
         except OSError:
+            sock.close()
             return
         if uid not in (_ROOT, os.geteuid()) or len(self._connections) >= _CONNECTIONS_MAX:
             sock.close()
@@ -93,6 +106,9 @@ class ControlServer:
             call_id = request.id
             return rpc.result_line(call_id, call(self._worker, request.method, request.params))
         except EdgeError as error:
+            return rpc.error_line(call_id, error)
+        except Exception as error:  # noqa: BLE001 - one bad request, not the worker
+            self._worker.say("bug", kind=type(error).__name__)
             return rpc.error_line(call_id, error)
 
     def close(self) -> None:

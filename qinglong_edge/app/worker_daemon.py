@@ -11,6 +11,7 @@ from qinglong_edge.app.worker import Parts, Worker
 from qinglong_edge.app.worker_control import ControlServer
 from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.process import wrapper
+from qinglong_edge.system import memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,5 +69,6 @@ def serve(config: WorkerConfig, parts: Parts | None = None) -> bool:
     """Be the worker of a configuration; False if it is not enabled (nothing was opened)."""
     if not config.enabled:
         return False
+    memory.never_dump()  # the worker's own key and token
     Resident(Worker(config, Parts() if parts is None else parts, say=say)).run()
     return True

@@ -71,7 +71,8 @@ def _certificate(config: WorkerConfig) -> dict[str, Any]:
         kind = type(error).__name__
         return _told("certificate", f"Certificate, key or trust cannot be used ({kind}).", ok=False)
     days = int((until - time.time()) // 86_400)
-    return _told("certificate", f"holds for {days} days", ok=days >= _DAYS_MIN)
+    text = "is over" if days < 0 else f"holds for {days} days"
+    return _told("certificate", text, ok=days >= _DAYS_MIN)
 
 
 def _directory(name: str, path: str, files: Files) -> dict[str, Any]:

@@ -202,6 +202,16 @@ class WorkerLogAllocator:
             raise storage_error(error, "log") from None
         return Preparation(self._writer(paths, fd, size))
 
+    def has_room(self) -> bool:
+        """Whether a log could be begun now; the root is made, and nothing in it."""
+        try:
+            if not os.path.lexists(self._root):
+                self._make_root()
+            self._prove_capacity()
+        except (OSError, EdgeError):
+            return False
+        return True
+
     def _make_root(self) -> None:
         try:
             os.makedirs(self._root, 0o700, exist_ok=True)

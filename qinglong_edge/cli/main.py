@@ -16,6 +16,7 @@ import gc
 import os
 import sys
 
+from qinglong_edge.app import telling
 from qinglong_edge.cli import output
 from qinglong_edge.core.errors import EdgeError, Invalid, Unavailable
 
@@ -29,10 +30,7 @@ _RUN_USAGE = "usage: qinglong-edge [--state DIR] [--runtime DIR] run [--on-stop 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; the exit status."""
-    if argv is None and sys.getfilesystemencoding() != "utf-8" and sys.executable:
-        # A legacy locale: everything that we read and hand to tasks is UTF-8 all the same.
-        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
-    output.hold_streams()
+    telling.prepare_process(anew=argv is None)
     given = sys.argv[1:] if argv is None else argv
     as_json = "--json" in given[: given.index("--") if "--" in given else None]
     try:

@@ -12,15 +12,6 @@ from qinglong_edge.core.canonical import plain_text
 from qinglong_edge.core.errors import EdgeError, Unavailable
 
 
-def hold_streams() -> None:
-    """Give a missing standard stream its number back: the database must never become stdout."""
-    for fd in (0, 1, 2):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
-
-
 def write_bytes(data: bytes) -> None:
     """Bytes to standard output, all of them; `Unavailable` (`output_failed`) on a full device."""
     view = memoryview(data)

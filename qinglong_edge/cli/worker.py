@@ -11,6 +11,7 @@ import json
 import os
 import sys
 
+from qinglong_edge.app import telling
 from qinglong_edge.core.errors import EXIT_BUG, EdgeError, Invalid
 
 TYPE_CHECKING = False
@@ -33,6 +34,7 @@ _COMMANDS = frozenset({"run", "status", "drain", "settle", "doctor"})
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; the exit status."""
+    telling.prepare_process(anew=argv is None)
     try:
         return _main(sys.argv[1:] if argv is None else argv)
     except EdgeError as error:

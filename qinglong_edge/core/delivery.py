@@ -9,6 +9,7 @@ from __future__ import annotations
 from qinglong_edge.core import canonical, wire
 from qinglong_edge.core.errors import Invalid, Refused
 from qinglong_edge.core.exchange import fence
+from qinglong_edge.core.recipe import RESERVED_NAMES
 from qinglong_edge.core.revision import BINDING_NAME, ENVIRONMENT_BYTES_MAX
 
 TYPE_CHECKING = False
@@ -100,7 +101,7 @@ def _positions(value: object, refs: list[str], most: int) -> dict[str, str]:
 
 
 def _join(made: dict[str, str], bundle: str, taken: set[str]) -> None:
-    """Add a bundle's entries; a name that a binding has already is a conflict."""
+    """Add a bundle's entries; a name that a binding has already, or a shell, is a conflict."""
     document = canonical.decode(bundle.encode("utf-8"), bytes_max=BUNDLE_BYTES_MAX, depth_max=3)
     found = wire.members(document, "bundle", ("schema", "entries"))
     wire.same(found["schema"], _BUNDLE, "schema")
@@ -110,6 +111,6 @@ def _join(made: dict[str, str], bundle: str, taken: set[str]) -> None:
     for each in entries:
         entry = wire.members(each, "entries", ("name", "value"))
         name = wire.matching(entry["name"], "entries", BINDING_NAME)
-        if name in taken or name in made:
+        if name in taken or name in made or name in RESERVED_NAMES:
             wire.refuse("entries")
         made[name] = wire.text(entry["value"], "entries", 0, VALUE_BYTES_MAX)

@@ -22,7 +22,6 @@ class LaunchPlan(Record):
     cwd: str
     nice: int
     log_quota_bytes: int  # 0 = no log
-    secret_names: tuple[str, ...] = ()  # variables whose values only the launching child knows
     umask: int = 0o022
     log_artifact_id: str | None = None  # a log that does not follow from run and attempt alone
 

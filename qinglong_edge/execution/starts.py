@@ -183,7 +183,6 @@ class Starter:
             started_at_ms=at_or_after(self._clock.wall_ms(), draft.attempt.created_at_ms),
             argv=definition.argv,
             environment={each.name: each.content for each in recipe.bindings if not each.is_secret},
-            secret_names=tuple(each.name for each in recipe.bindings if each.is_secret),
             cwd=definition.cwd,
             nice=definition.nice,
             log_quota_bytes=draft.attempt.log_quota_bytes,

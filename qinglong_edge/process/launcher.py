@@ -164,8 +164,8 @@ class Launcher:
         """Verify the wrapper and fork the gated child.
 
         `fact_paths` are the temporary and the target of the truncation fact, with a log only.
-        `resolve` gives the values of `plan.secret_names`, in the child, before it says `ready`; an
-        `EdgeError` of it ends the launch, and only its code comes back.
+        `resolve` gives the secret variables, in the child, before it says `ready`; an `EdgeError`
+        of it ends the launch, and only its code comes back.
         Raises `Corrupt` (wrapper), `Unavailable` (no process, descriptor or memory to be had).
         """
         try:
@@ -183,7 +183,7 @@ class Launcher:
                     log_quota_bytes=plan.log_quota_bytes,
                     kept=self._kept,
                 ),
-                lambda: _resolved(plan, resolve),
+                lambda: _resolved(resolve),
             )
         except OSError as error:
             raise _unavailable("launch_unavailable", error.errno) from None
@@ -219,7 +219,6 @@ class Launcher:
             QL3_SYNC=self._sync(),
             QL3_TEMPORARY=paths.unfinished,
             QL3_TARGET=paths.target,
-            QL3_SECRETS=" ".join(plan.secret_names),
         )
         if fact_paths is not None:
             environment.update(
@@ -261,10 +260,10 @@ class Launcher:
             ) from None
 
 
-def _resolved(plan: LaunchPlan, resolve: Callable[[], dict[str, str]]) -> dict[str, str]:
-    """What the child adds: values, and the names of those that there are."""
+def _resolved(resolve: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """What the child adds: values and their names, which are kept from the wrapper's own tools."""
     values = resolve()
-    return {**values, "QL3_SECRETS": " ".join(each for each in plan.secret_names if each in values)}
+    return {**values, "QL3_SECRETS": " ".join(values)}
 
 
 _PERMANENT = {

@@ -241,16 +241,18 @@ class Inbox:
         row = self.database.row("SELECT count(*) FROM inbox")
         return 0 if row is None else int(row[0])
 
-    def retirable(self, *, before_ms: int, lost_before_ms: int, limit: int) -> list[Entry]:
+    def retirable(
+        self, *, before_ms: int, lost_before_ms: int, ahead_ms: int | None = None, limit: int
+    ) -> list[Entry]:
         """Settled records that nobody needs any more, oldest first.
 
-        Those that were settled here have a time of their own.
+        Those that were settled here have a time of their own; so has what a wrong clock has dated.
         """
         rows = self.database.rows(
             f"{_SELECT} WHERE NOT ({_OPEN})"
-            " AND inbox.updated_at_ms < CASE WHEN settled_by IS NULL THEN ? ELSE ? END"
-            " ORDER BY number LIMIT ?",
-            (before_ms, lost_before_ms, limit),
+            " AND (inbox.updated_at_ms < CASE WHEN settled_by IS NULL THEN ? ELSE ? END"
+            " OR inbox.updated_at_ms > ?) ORDER BY number LIMIT ?",
+            (before_ms, lost_before_ms, ahead_ms, limit),
         )
         return [_entry(row) for row in rows]
 

@@ -38,10 +38,10 @@ class _Wire:
             )
         except OSError:
             raise Unavailable("notify_host_unknown", "The channel's host is not found.") from None
-        for family, kind, protocol, _name, place in found:
+        for at, (family, kind, protocol, _name, place) in enumerate(found):
             sock = sockets.socket(family, kind, protocol)
             try:
-                sock.settimeout(self._left())
+                sock.settimeout(self._left() / (len(found) - at))  # each has its share
                 sock.connect(place)
             except OSError:
                 sock.close()

@@ -12,6 +12,9 @@ Owns the four steps of one ended process:
 A completion never goes without an acknowledged upload of exactly the bytes in the log: their number
 is fixed in step 1, once the capture has ended or its bounded drain is over (then nobody knows
 whether output was cut). An answer that is about other bytes changes nothing here.
+
+What is not taken is sent once more at once, then after pauses that grow to a minute: a whole log
+goes with each try, and a plane that cannot take it must not cost a router its line.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ COMPLETED = "completed"
 ALREADY_COMPLETED = "already_completed"
 DEFERRED = "deferred"
 PLANE_TERMINAL = "control_plane_terminal"
+_PAUSE_MS_MIN = 2_000
+_PAUSE_MS_MAX = 60_000
 
 
 class Completion:
@@ -75,6 +80,7 @@ class Completion:
         self._receipts = receipt_store
         self._clock = clock
         self._say = say
+        self._tries: dict[str, tuple[int, int]] = {}  # how often, and not again before
 
     def end_told(self, offer_id: str, end: End) -> bool:
         """A live process's wrapper has told its end: record it; False if that cannot be done."""
@@ -102,7 +108,19 @@ class Completion:
             entry = found
         if not self._session.may_act_on(entry) or self._leases.expired(entry):
             return DEFERRED
-        return self._complete(entry)
+        tries, again_ms = self._tries.get(offer_id, (0, 0))
+        if self._plane.down or self._clock.boot_ms() < again_ms:
+            return DEFERRED
+        try:
+            return self._complete(entry)
+        except EdgeError:
+            pause_ms = min(_PAUSE_MS_MIN * ((1 << min(tries, 8)) - 1), _PAUSE_MS_MAX)
+            self._tries[offer_id] = (tries + 1, self._clock.boot_ms() + pause_ms)
+            raise
+
+    def forget(self, offer_id: str) -> None:
+        """The offer is over; drop what waits in memory."""
+        self._tries.pop(offer_id, None)
 
     def _find_end(self, entry: Entry) -> Entry | str:
         try:
@@ -177,6 +195,7 @@ class Completion:
                 raise
             entry = found
         self._leases.forget(entry.offer_id)
+        self.forget(entry.offer_id)
         self._say("completed", offer=entry.offer_id, exit=ended.exit_code)
         self.clean(entry)
         return COMPLETED
@@ -191,16 +210,17 @@ class Completion:
         return True
 
     def _upload(self, entry: Entry, ended: Ended) -> Stored:
-        """Step 2: a log that is gone counts as none, of which nobody knows what was cut."""
+        """Step 2: of a log that is gone, or that a power cut shortened, none knows what was cut."""
         lease = self._open(entry)
         if lease is None:
             self._say("log_missing", offer=entry.offer_id)
             return self._send(entry, 0, iter(()), truncated=None)
         try:
-            if lease.byte_length < ended.log_bytes:
-                raise Unavailable("log_shrunk", "A log is shorter than when it ended.")
-            chunks = lease.chunks()
-            return self._send(entry, ended.log_bytes, chunks, truncated=ended.truncated)
+            length, truncated = ended.log_bytes, ended.truncated
+            if lease.byte_length < length:
+                self._say("log_shrunk", offer=entry.offer_id)
+                length, truncated = lease.byte_length, None
+            return self._send(entry, length, lease.chunks(), truncated=truncated)
         finally:
             lease.close()
 

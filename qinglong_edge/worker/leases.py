@@ -2,14 +2,19 @@
 
 Owns the reckoning. A plane's times are those of its own clock; what counts here is how long a lease
 lasts, from the moment its request was sent. A router whose wall clock is wrong by a minute neither
-drops a living lease nor keeps a dead one. A lease that a restart finds has only its wall time: it
-counts for at most its own length and is renewed at once.
+drops a living lease nor keeps a dead one. A lease that a restart finds has only its wall time, by
+the plane's clock as it was when the offer came, or by one that was set since: what is more, up to
+its own length. It is renewed at once.
 """
 
 from __future__ import annotations
 
+from qinglong_edge.core.offer import NEW_CLAIM
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from qinglong_edge.core.inbox import Entry
     from qinglong_edge.worker.ports import ClockPort
 
@@ -32,7 +37,10 @@ class Leases:
         """When the lease is over."""
         if entry.offer_id not in self._ends:
             lease = entry.offer.lease
-            left_ms = min(lease.expires_at_ms - self._clock.wall_ms(), lease.duration_ms)
+            fresh = entry.offer.delivery_kind == NEW_CLAIM  # then it had just been acquired
+            ahead_ms = max(0, entry.accepted_at_ms - lease.acquired_at_ms) if fresh else 0
+            left_ms = lease.expires_at_ms - self._clock.wall_ms() + ahead_ms
+            left_ms = min(left_ms, lease.duration_ms)
             now_ms = self._clock.boot_ms()
             self._ends[entry.offer_id] = now_ms + left_ms
             self._due[entry.offer_id] = now_ms
@@ -46,6 +54,15 @@ class Leases:
         """When it is renewed next: at a third of its length, or earlier if `hasten` said so."""
         self.ends_boot_ms(entry)
         return self._due[entry.offer_id]
+
+    def next_end(self) -> int | None:
+        """When the first of those leases is over that are not over yet."""
+        now_ms = self._clock.boot_ms()
+        return min((end_ms for end_ms in self._ends.values() if end_ms > now_ms), default=None)
+
+    def dues(self) -> Iterable[int]:
+        """When each is renewed next."""
+        return self._due.values()
 
     def hasten(self, offer_id: str, boot_ms: int) -> None:
         """Ask the plane by then: a deadline that it alone declares is over."""

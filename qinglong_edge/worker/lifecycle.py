@@ -5,7 +5,7 @@ next one, in turn. Every failure is said once and tried again: nothing here ends
 record that cannot be brought to an end keeps the others from theirs.
 
     start   adopt what lives -> ticks
-    drain   no new offers -> what is held comes to its end -> offline -> over
+    drain   no new offers -> what is held comes to its end -> offline, or the session over -> over
     stop    nothing held: offline; else everything is left as it is, for the next start
 """
 
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from qinglong_edge.worker.completion import Completion
     from qinglong_edge.worker.control import Supervisor
     from qinglong_edge.worker.executor import Executor
+    from qinglong_edge.worker.leases import Leases
     from qinglong_edge.worker.plane import Plane
     from qinglong_edge.worker.ports import ClockPort, InboxPort, LoopPort, SayPort, TimerPort
     from qinglong_edge.worker.pull import Places, Puller
     from qinglong_edge.worker.retention import Retention
     from qinglong_edge.worker.session import Session
+
+_PAUSE_MS_MIN = 2_000
 
 
 class Lifecycle:
@@ -36,6 +39,7 @@ class Lifecycle:
         store: InboxPort,
         plane: Plane,
         session: Session,
+        leases: Leases,
         supervisor: Supervisor,
         completion: Completion,
         executor: Executor,
@@ -45,6 +49,7 @@ class Lifecycle:
         loop: LoopPort,
         clock: ClockPort,
         cadence_ms: int,
+        drain_timeout_ms: int,
         records_per_tick: int,
         supervision_per_tick: int,
         say: SayPort,
@@ -52,6 +57,7 @@ class Lifecycle:
         self._store = store
         self._plane = plane
         self._session = session
+        self._leases = leases
         self._supervisor = supervisor
         self._completion = completion
         self._executor = executor
@@ -61,6 +67,7 @@ class Lifecycle:
         self._loop = loop
         self._clock = clock
         self._cadence_ms = cadence_ms
+        self._drain_timeout_ms = drain_timeout_ms
         self._records_per_tick = records_per_tick
         self._supervision_per_tick = supervision_per_tick
         self._say = say
@@ -84,6 +91,8 @@ class Lifecycle:
 
     def begin_drain(self) -> None:
         """Take no more offers; `drained` becomes true once all that is held has ended."""
+        if not self._places.closed:
+            self._loop.call_later(self._drain_timeout_ms, lambda: self._say("drain_timed_out"))
         self._places.closed = True
         self._session.drain_wanted = True
         self._schedule(0)
@@ -101,15 +110,22 @@ class Lifecycle:
         self._timer = None
         try:
             again = self._turn()
-        except (EdgeError, OSError) as error:
-            code = error.code if isinstance(error, EdgeError) else "storage_unavailable"
+        except (EdgeError, OSError, MemoryError) as error:
+            other = "no_memory" if isinstance(error, MemoryError) else "storage_unavailable"
+            code = error.code if isinstance(error, EdgeError) else other
             if code != self._said:
                 self._say("tick_failed", code=code)
             self._said = code
             again = False
         else:
             self._said = ""
-        self._schedule(0 if again else self._cadence_ms)
+        self._schedule(0 if again else self._pause_ms())
+
+    def _pause_ms(self) -> int:
+        """The cadence, or less if a lease or the session has to be kept before."""
+        dues = [self._session.wake_boot_ms, *self._leases.dues()]
+        due_ms = min(dues) - self._clock.boot_ms()
+        return min(self._cadence_ms, max(_PAUSE_MS_MIN, due_ms))
 
     def _turn(self) -> bool:
         """One tick; True if the next one should come at once."""
@@ -120,7 +136,11 @@ class Lifecycle:
         self._collect()
         self._retention.step()
         if self._session.drain_wanted and self._store.places_held() == 0:
-            self._session.disconnect()
+            try:
+                self._session.disconnect()
+            except EdgeError:
+                if self._session.current is not None:
+                    raise
             self.drained = True
             return False
         offer_id = self._puller.pull()
@@ -147,15 +167,15 @@ class Lifecycle:
             *self._take(launched, self._supervision_per_tick, launched=True),
             *self._take(others, self._records_per_tick, launched=False),
         ):
-            self._keep(held)
+            self._keep(held, ahead=entry.ended is not None)
             self._supervisor.step(entry)
 
-    def _keep(self, held: list[Entry]) -> None:
-        if not self._plane.down:
-            self._session.step()
+    def _keep(self, held: list[Entry], *, ahead: bool) -> None:
         for entry in held:
+            if not self._plane.down:
+                self._session.step()
             if entry.state in inbox.LAUNCHED:
-                self._supervisor.keep(entry)
+                self._supervisor.keep(entry, ahead=ahead)
 
     def _take(self, entries: list[Entry], limit: int, *, launched: bool) -> list[Entry]:
         if len(entries) <= limit:

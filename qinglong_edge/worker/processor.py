@@ -167,6 +167,7 @@ class Processor:
             return inbox.RECOVERY_REQUIRED
         self._move(entry, inbox.START_FAILURE_ACKNOWLEDGED)
         self._tries.pop(entry.offer_id, None)
+        self._leases.forget(entry.offer_id)
         self._say("start_failed", offer=entry.offer_id)
         return inbox.START_FAILED
 
@@ -241,8 +242,8 @@ class Processor:
                 self._launch(entry, launch, launch.draft)
             else:
                 self._not_started(entry, error)
-        except EdgeError as failure:
-            self._say("launch_failed", offer=offer_id, code=failure.code)
+        except (EdgeError, OSError, MemoryError) as failure:
+            self._say("launch_failed", offer=offer_id, code=_code(failure))
         finally:
             self._executor.refuse(launch.draft)  # nothing to do once its gate is open
             self.on_change(offer_id)
@@ -366,7 +367,7 @@ _ANSWERS = {
 }
 
 
-def _code(error: EdgeError | OSError) -> str:
+def _code(error: EdgeError | OSError | MemoryError) -> str:
     return error.code if isinstance(error, EdgeError) else "storage_unavailable"
 
 

@@ -9,7 +9,7 @@ Owns claims and the count of free places. Promises:
 * A claim of a session that is gone, or that a plane refuses for good, is retired for a new one. No
   number of failures ends asking; only the pauses grow, to a minute.
 * Places are counted from the journal, never taken from a setting: every record that holds one, and
-  a claim whose answer is not known.
+  a claim whose answer is not known. Without room for a log there is none: an offer could only fail.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ _TOKEN_BYTES = 32
 class Places:
     """How many more offers this worker can take."""
 
-    def __init__(self, store: InboxPort, *, runs_max: int, entries_max: int) -> None:
+    def __init__(
+        self, store: InboxPort, *, runs_max: int, entries_max: int, room: Callable[[], bool]
+    ) -> None:
         self._store = store
+        self.room = room
         self._runs_max = runs_max
         self._entries_max = entries_max
         self.unanswered = False  # a claim may have become an offer that nobody here knows of
@@ -45,7 +48,7 @@ class Places:
 
     def free(self) -> int:
         """Places that a new offer could take."""
-        if self.closed:
+        if self.closed or not self.room():
             return 0
         held, kept = self._store.places_held(), self._store.count()
         return max(0, min(self._runs_max - held, self._entries_max - kept))

@@ -3,12 +3,14 @@
 Owns the order: receipt, log, then the record that names them, if it is still the same. A log stays
 until its completion was acknowledged and its window has passed, however little room there is. A
 record that was settled here, whose log no plane will ever take, keeps it for a longer window, which
-only a journal near its end shortens. Works inside the tick: no timer, no listing.
+only a journal near its end shortens. What a wrong clock has dated far ahead would stay for years: a
+journal near its end lets that go too. Works inside the tick: no timer, no listing.
 """
 
 from __future__ import annotations
 
 from qinglong_edge.core.errors import EdgeError
+from qinglong_edge.core.limits import CLOCK_FLOOR_MS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,10 +64,16 @@ class Retention:
         return gone
 
     def _page(self) -> int:
-        before_ms = self._clock.wall_ms() - self._retention_ms
+        now_ms = self._clock.wall_ms()
+        before_ms = now_ms - self._retention_ms
         full = self._store.count() * 4 >= self._entries_max * 3
-        lost_ms = before_ms if full else self._clock.wall_ms() - self._lost_retention_ms
-        found = self._store.retirable(before_ms=before_ms, lost_before_ms=lost_ms, limit=_PAGE)
+        dated = full and now_ms >= CLOCK_FLOOR_MS  # a clock that is not set yet tells no date
+        found = self._store.retirable(
+            before_ms=before_ms,
+            lost_before_ms=before_ms if full else now_ms - self._lost_retention_ms,
+            ahead_ms=now_ms + self._retention_ms if dated else None,
+            limit=_PAGE,
+        )
         return sum(self._forget(entry) for entry in found)
 
     def _forget(self, entry: Entry) -> bool:

@@ -6,7 +6,8 @@ Owns the session id and what is known of it. Promises:
   changes nothing at a plane and tells how the session stands: so a restart, and a heartbeat whose
   reply was lost, go on with the session, and with every offer that was made to it.
 * A session that is refused by that is fenced for good. A new one begins at once after a start; a
-  running worker waits first, longer each time: two with one name must not chase each other.
+  running worker, and one whose new session is refused too, waits first, longer each time: two with
+  one name must not chase each other.
 * The session ends on a clock that never steps, `leaseDurationMs` after the last accepted request
   was sent.
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from qinglong_edge.worker.ports import ClockPort, InboxPort, SayPort
 
 SETTING = "session"
+_FENCED = "session_fenced"
 _STORED_BYTES_MAX = 65_536
 _RETRY_MS_MIN = 1_000
 _RETRY_MS_MAX = 60_000
@@ -79,6 +81,7 @@ class Session:
         self._beat_ms = 0
         self._again_ms = 0
         self._failures = 0
+        self._failing: str | None = None
         self._fenced = 0
         self._told_slots = -1
         self._retire = False  # finish what was offered to it, then make a new one
@@ -109,6 +112,11 @@ class Session:
     def status(self) -> str:
         """`online`, `draining`, `offline`, or nothing before the first registration."""
         return self._status
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it may not act, or why its last request failed while it still may."""
+        return self.reason or self._failing
 
     @property
     def takes_offers(self) -> bool:
@@ -156,6 +164,7 @@ class Session:
 
     def _failed(self, error: EdgeError) -> None:
         self._failures += 1
+        self._failing = error.code
         wait_ms = min(_RETRY_MS_MIN << min(self._failures - 1, 6), _RETRY_MS_MAX)
         self._again_ms = self._clock.boot_ms() + wait_ms
         if error.code == "credential_rejected":
@@ -196,16 +205,16 @@ class Session:
 
     def _lost(self) -> None:
         """The plane has another session of this worker, or none that goes on."""
-        was_running = bool(self._status)
+        waits = bool(self._status) or self.reason == _FENCED
         self._status = ""
         self._begin()
-        self._block("session_fenced")
+        self._block(_FENCED)
         self._again_ms = 0
-        if was_running:
+        if waits:
             wait_ms = min(_FENCED_MS_MIN << min(self._fenced, 4), _FENCED_MS_MAX)
             self._fenced += 1
             self._again_ms = self._clock.boot_ms() + wait_ms
-        self._say("session_fenced")
+        self._say(_FENCED)
 
     def _accept(self, accepted: Accepted, sent_ms: int) -> None:
         self._generation = accepted.generation
@@ -214,6 +223,7 @@ class Session:
         self._until_ms = sent_ms + self._lease_ms
         self._beat_ms = sent_ms + self._heartbeat_ms
         self._failures = 0
+        self._failing = None
         self._again_ms = 0
         self.reason = None
 

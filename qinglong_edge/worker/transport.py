@@ -9,7 +9,8 @@ Owns how a request travels. Promises:
 * Certificate, key, trust and token are read again when their files change; a connection made with
   the old ones is given up.
 
-Synchronous on purpose: a request has a bound in all, and nothing of a running task waits for it.
+Synchronous on purpose: a request has a bound in all, and nothing of a running task waits for it. It
+ends with the first lease that is over, too: a plane that is silent never delays a stop.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 BASE = "/api/v3/worker-ingress/workers/"
 JSON_TYPE = "application/json"
 ARTIFACT_TYPE = "application/vnd.qinglong.worker-artifact"
+_TIMEOUT_MS_MIN = 1_000  # however soon a lease is over: a renewal has to have a chance
 _IDLE_MS_MAX = 4_000  # a plane closes what is idle for 5 s
 _REQUESTS_MAX = 90  # and what has served 100 requests
 _DEPTH_MAX = 16
@@ -75,12 +77,15 @@ class Transport:
         material: Callable[[], Material],
         clock: ClockPort,
         timeout_ms: int,
+        lease_end: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """`lease_end`: the boottime at which something has to be stopped unless a plane answers."""
         self._origin = origin
         self._worker_id = worker_id
         self._material = material
         self._clock = clock
         self._timeout_ms = timeout_ms
+        self._lease_end = lease_end
         self._sock: ssl.SSLSocket | None = None
         self._context: ssl.SSLContext | None = None
         self._stamp: tuple[object, ...] | None = None
@@ -117,7 +122,10 @@ class Transport:
     ) -> object:
         from http.client import HTTPException
 
-        until_ms = self._clock.boot_ms() + self._timeout_ms
+        now_ms, end_ms = self._clock.boot_ms(), self._lease_end()
+        until_ms = now_ms + self._timeout_ms
+        if end_ms is not None:
+            until_ms = min(until_ms, max(end_ms, now_ms + _TIMEOUT_MS_MIN))
         material = self._material()
         try:
             sock = self._connected(material, until_ms)
@@ -165,12 +173,10 @@ class Transport:
             context = self._secured(material)
             # As bytes: a text would load the tables of international names.
             host = self._origin[0].encode("ascii")
-            plain = socket.create_connection(
-                (host, self._origin[1]),  # type: ignore[arg-type]
-                self._left_s(until_ms),
-            )
+            plain = self._dialled(host, until_ms)
             try:
                 plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                plain.settimeout(self._left_s(until_ms))
                 self._sock = context.wrap_socket(plain, server_hostname=host)
             except BaseException:
                 plain.close()
@@ -178,6 +184,23 @@ class Transport:
             self._requests = 0
         self._requests += 1
         return self._sock
+
+    def _dialled(self, host: bytes, until_ms: int) -> socket.socket:
+        """The first address that answers; each has its share of what time is left."""
+        import socket
+
+        found = socket.getaddrinfo(host, self._origin[1], type=socket.SOCK_STREAM)
+        failure = OSError()
+        for at, (family, kind, protocol, _name, place) in enumerate(found):
+            plain = socket.socket(family, kind, protocol)
+            try:
+                plain.settimeout(self._left_s(until_ms) / (len(found) - at))
+                plain.connect(place)
+                return plain
+            except OSError as error:
+                plain.close()
+                failure = error
+        raise failure
 
     def _secured(self, material: Material) -> ssl.SSLContext:
         import ssl
@@ -239,9 +262,12 @@ class Transport:
         told = response.getheader("content-length")
         if kind != JSON_TYPE or coding != "identity":
             raise invalid_response("content-type")
-        if told is not None and not (told.isdigit() and int(told) <= route.reply_bytes_max):
+        if told is not None and not (told.isdecimal() and int(told) <= route.reply_bytes_max):
             raise invalid_response("content-length")
-        data = response.read(route.reply_bytes_max + 1)
+        try:
+            data = response.read(route.reply_bytes_max + 1)
+        except ValueError:  # a piece of a negative length
+            raise invalid_response("body") from None
         if not 2 <= len(data) <= route.reply_bytes_max:
             raise invalid_response("body")
         if told is not None and len(data) != int(told):

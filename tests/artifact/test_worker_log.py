@@ -141,7 +141,16 @@ def test_without_proven_room_the_root_stays_empty(tmp_path: Path, answer: object
     with pytest.raises(Unavailable) as caught:
         allocator.prepare(*IDS)
     assert caught.value.code == "capacity_unavailable"
+    assert not allocator.has_room()
     assert list(root.iterdir()) == []
+
+
+def test_whether_there_is_room_can_be_asked_before_anything_is_begun(spool: Spool) -> None:
+    spool.disk.room = Space(bytes=1_100, inodes=None)
+    assert spool.allocator.has_room()
+    assert list(spool.root.iterdir()) == []
+    spool.disk.room = Space(bytes=1_099, inodes=None)
+    assert not spool.allocator.has_room()
 
 
 def test_without_an_inode_there_is_no_room(spool: Spool) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pty
+import resource
 import subprocess
 import sys
 import termios
@@ -427,3 +428,14 @@ def test_without_cryptography_everything_but_secrets_works(kit: Kit) -> None:
             sealer.put("S", b"y")
     assert caught.value.code == "secret_provider_unavailable"
     assert caught.value.facts["reason"] == "cryptography_missing"
+
+
+def test_whoever_may_open_a_secret_leaves_no_core_dump(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command that seals or opens, whatever its name: `env remove`, `keyring rekey` too."""
+    limited: list[int] = []
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: unlimited)
+    monkeypatch.setattr(resource, "setrlimit", lambda what, _limits: limited.append(what))
+    nobody: Any = None
+    Sealer(nobody, client=object())  # type: ignore[arg-type]
+    assert limited == [resource.RLIMIT_CORE]

@@ -8,6 +8,7 @@ import email.policy
 import hashlib
 import hmac
 import json
+import socket
 import time
 import urllib.parse
 from pathlib import Path
@@ -276,3 +277,14 @@ def test_an_address_has_its_parts() -> None:
     for mailbox in ("a", "a@", "a b@c", "a@b\r\nX: y", "ü@b"):
         with pytest.raises(Invalid):
             notice.check_mailbox(mailbox)
+
+
+def test_an_address_that_leads_nowhere_costs_a_share_of_the_time_and_not_the_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A router with IPv6 that ends in nothing: the other address gets what is left."""
+    with peers.web() as peer, peers.silent() as place:
+        request = notice.request("webhook", peer.url, MESSAGE, url=None, now_ms=NOW_MS)
+        there = (request.address.host, request.address.port)
+        monkeypatch.setattr(socket, "getaddrinfo", peers.resolved(place, there))
+        assert post.post(request, 2)[0] == 200

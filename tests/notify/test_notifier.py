@@ -55,7 +55,7 @@ class Box:
         self.loop = Loop(self.clock)
         self.children: list[int] = []
         self.told: list[tuple[int, int]] = []  # (events, more) of each message
-        self.refusal: OSError | None = None
+        self.refusal: OSError | MemoryError | None = None
         self.said: list[tuple[str, dict[str, object]]] = []
         parts = SimpleNamespace(
             clock=self.clock,
@@ -231,7 +231,10 @@ def test_what_failed_goes_with_the_next_message_and_not_for_ever(box: Box) -> No
     assert list(box.notifier.reasons()) == []
 
 
-def test_one_child_at_a_time_and_a_full_machine_only_delays(box: Box) -> None:
+@pytest.mark.parametrize("refusal", [OSError(11, "no process"), MemoryError()])
+def test_one_child_at_a_time_and_a_full_machine_only_delays(
+    box: Box, refusal: OSError | MemoryError
+) -> None:
     box.store.channels["b"] = box.store.channels["a"]
     box.end()
     box.loop.run_for(30_000)
@@ -240,7 +243,7 @@ def test_one_child_at_a_time_and_a_full_machine_only_delays(box: Box) -> None:
     box.loop.run_for(2_000)
     assert len(box.children) == 1
     box.answer()
-    box.refusal = OSError(11, "no process")
+    box.refusal = refusal
     box.end()
     box.loop.run_for(2 * MINUTE)
     assert set(box.notifier.reasons()) == {"notify_failed:a", "notify_failed:b"}
@@ -255,6 +258,16 @@ def test_a_channel_that_was_removed_is_forgotten(box: Box) -> None:
     box.loop.run_for(10 * MINUTE)
     assert box.told == []
     assert box.said == []
+
+
+def test_a_channel_that_was_removed_after_it_had_failed_is_no_reason_to_worry(box: Box) -> None:
+    box.end()
+    for _ in range(8):
+        box.loop.run_for(61 * MINUTE)
+        box.answer(b"notify_refused")
+    assert list(box.notifier.reasons()) == ["notify_failed:a"]
+    box.store.channels.clear()
+    assert list(box.notifier.reasons()) == []
 
 
 def test_a_closing_owner_leaves_no_child(box: Box) -> None:

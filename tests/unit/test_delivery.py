@@ -83,6 +83,7 @@ def test_a_bundle_adds_entries_that_no_binding_has() -> None:
         bundle(("PLAIN", "taken")),
         bundle(("X", "1"), ("X", "2")),
         bundle(("QL3_X", "1")),
+        bundle(("IFS", "1")),
         bundle(("X", "a\0")),
         bundle(("X", "v" * 16_385)),
         bundle(),

@@ -12,6 +12,7 @@ from qinglong_edge.core.errors import Refused, Unavailable
 from qinglong_edge.core.evidence import Stopped
 from qinglong_edge.core.exchange import Control
 from qinglong_edge.worker.executor import End
+from qinglong_edge.worker.leases import Leases
 from tests.unit import offers
 from tests.worker.world import World
 
@@ -103,6 +104,20 @@ def test_a_log_that_is_gone_is_sent_as_nothing_of_which_nobody_knows(world: Worl
     assert (world.entry.ended.log_bytes, world.entry.ended.truncated) == (0, None)
 
 
+def test_a_log_that_a_power_cut_has_shortened_is_sent_as_it_is(world: World) -> None:
+    """The record of its length was on the device and its last bytes were not: that run would hold
+    its place and its lease for ever."""
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    assert world.completion.end_told("offer-1", END)
+    world.logs.content = b"worker"
+    assert world.completion.recover("offer-1") == "completed"
+    length, sent = world.plane.uploaded[0]
+    assert (len(sent), sent[-6:]) == (length, b"worker")
+    assert b'"truncated":null' in sent
+    assert world.logs.opened == 0
+    assert "log_shrunk" in [event for event, _facts in world.said]
+
+
 def test_nothing_is_sent_without_the_session_or_the_lease(world: World) -> None:
     world.at(inbox.STARTED)
     world.executor.end = END
@@ -139,6 +154,32 @@ def test_a_lease_is_renewed_at_a_third_and_not_before(world: World) -> None:
     assert world.supervisor.step(world.entry) == "renewed"
     assert world.entry.offer.lease.version == 1
     assert world.store.database.commits == before + 1
+
+
+def test_a_restart_under_a_clock_that_is_ahead_keeps_a_living_lease(world: World) -> None:
+    """Trap 12: the plane's times are those of its own clock, here 26 s behind this one."""
+    world.clock.turn(25_000)
+    entry = world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.clock.turn(5_000)
+    leases = Leases(world.clock)
+    assert not leases.expired(entry)
+    assert leases.due_boot_ms(entry) <= world.clock.boot_ms()
+    world.clock.turn(24_999)
+    assert not leases.expired(entry)
+    world.clock.turn(1)
+    assert leases.expired(entry)
+
+
+def test_a_restart_under_a_clock_that_was_set_meanwhile_keeps_a_living_lease(world: World) -> None:
+    """It was a minute behind when the offer came, and is right now."""
+    world.clock.wall = 600
+    entry = world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.clock.turn(5_000)
+    world.clock.wall = 6_000
+    leases = Leases(world.clock)
+    assert not leases.expired(entry)
+    world.clock.turn(25_000)
+    assert leases.expired(entry)
 
 
 def test_a_requested_stop_comes_after_the_new_lease_is_durable(world: World) -> None:
@@ -221,6 +262,53 @@ def test_a_late_receipt_still_completes_what_nobody_knew(world: World) -> None:
     world.clock.turn(6_000)
     assert world.supervisor.step(world.entry) == "completed"
     assert world.state == inbox.COMPLETION_ACKNOWLEDGED
+
+
+@pytest.mark.parametrize("what", ["upload", "complete"])
+def test_a_late_receipt_is_sent_again_while_the_lease_lasts(world: World, what: str) -> None:
+    """One busy moment of the plane must not turn a known end into an unknown one."""
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.executor.is_gone = True
+    world.supervisor.step(world.entry)
+    world.executor.end = END
+    world.plane.answers[what] = [Unavailable("plane_unavailable", "503")]
+    world.clock.turn(6_000)
+    world.supervisor.step(world.entry)
+    assert world.entry.holds_place
+    world.clock.turn(6_000)
+    assert world.supervisor.step(world.entry) == "completed"
+
+
+def test_a_late_receipt_of_what_the_plane_has_ended_otherwise_frees_its_place(
+    world: World,
+) -> None:
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.executor.is_gone = True
+    world.supervisor.step(world.entry)
+    world.executor.end = END
+    world.plane.answers["complete"] = "already_terminal"
+    world.clock.turn(6_000)
+    assert world.supervisor.step(world.entry) == "settled"
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_a_log_that_is_refused_for_good_settles_once_and_asks_no_more(
+    world: World, unknown: bool
+) -> None:
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    if unknown:
+        world.executor.is_gone = True
+        world.supervisor.step(world.entry)
+        world.clock.turn(6_000)
+    world.executor.end = END
+    world.executor.is_gone = True
+    world.clock.turn(10_000)
+    world.plane.answers = {what: Refused("fenced", "lost") for what in ("upload", "offers")}
+    assert world.supervisor.step(world.entry) == "settled"
+    assert [what for what, _state in world.plane.asked] == ["upload", "offers"]
+    events = [event for event, _facts in world.said]
+    assert (events.count("lease_lost"), events.count("settled")) == (1, 1)
+    assert (vars(world.leases)["_ends"], vars(world.supervisor)["_told"]) == ({}, {})
 
 
 def test_a_completion_whose_reply_was_lost_is_not_taken_for_another_end(world: World) -> None:

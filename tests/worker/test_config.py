@@ -178,3 +178,6 @@ def test_doctor_says_what_is_wrong_in_words(plane: Plane, home: WorkerHome) -> N
     assert done.returncode == 1
     wrong = {each["check"] for each in json.loads(done.stdout) if not each["ok"]}
     assert wrong == {"credentials", "certificate"}
+    plane.authority.client(days=0)
+    found = {each["check"]: each for each in json.loads(home.command("doctor").stdout)}
+    assert found["certificate"]["text"] == "is over"

@@ -110,7 +110,6 @@ class Machine:
             cwd="/",
             nice=0,
             log_quota_bytes=QUOTA,
-            secret_names=tuple(resolved),
             log_artifact_id=self.log_id,
         )
         draft = self.executor.begin(plan, self.log_id, lambda: resolved, said.append)

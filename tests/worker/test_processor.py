@@ -204,6 +204,26 @@ def test_a_child_that_cannot_get_its_secrets_for_a_moment_is_tried_again(world: 
     assert world.state == inbox.START_FAILED
 
 
+@pytest.mark.parametrize("error", [MemoryError(), OSError(24, "EMFILE")])
+def test_a_machine_that_has_nothing_left_at_the_gate_ends_a_child_and_not_the_worker(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    world.accept()
+    world.processor.process("offer-1")
+    real = world.store.get
+
+    def fail(_offer_id: str) -> None:
+        monkeypatch.setattr(world.store, "get", real)
+        raise error
+
+    monkeypatch.setattr(world.store, "get", fail)
+    world.executor.ready()
+    assert world.said[-1][0] == "launch_failed"
+    assert len(world.executor.refused) == 1
+    world.clock.turn(2_000)
+    assert world.processor.process("offer-1") == "launching"
+
+
 def test_a_log_without_room_fails_the_start_before_the_barrier(world: World) -> None:
     """ADR-0115 verification 5: what the worker makes of it."""
     world.logs.refuse = Unavailable("capacity_unavailable", "full")

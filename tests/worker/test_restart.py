@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import time
 from pathlib import Path
+
+import pytest
 
 from tests.support import until
 from tests.worker.kit import Plane, WorkerHome
@@ -82,6 +85,19 @@ def test_a_fenced_session_gives_way_to_a_new_one_and_its_offers_settle(
     assert home.status()["offers"] == []
 
 
+def test_status_tells_that_the_plane_is_away_while_the_session_still_counts(
+    plane: Plane, home: WorkerHome
+) -> None:
+    """`online` without a reason would be all that an operator sees for hours."""
+    home.configure(limits={"heartbeat_ms": 5_000})
+    home.start()
+    until(lambda: home.status()["session"]["status"] == "online")
+    assert home.status()["session"]["reason"] is None
+    plane.fault("heartbeat", "status", status=503, times=4)
+    until(lambda: home.status()["session"]["reason"] == "plane_unavailable", 15)
+    until(lambda: home.status()["session"]["reason"] is None, 20)
+
+
 def test_a_drained_worker_takes_nothing_more_and_ends_once_its_runs_have(
     plane: Plane, home: WorkerHome, tmp_path: Path
 ) -> None:
@@ -122,3 +138,33 @@ def test_two_workers_never_own_one_state(plane: Plane, home: WorkerHome) -> None
     second.start(ready=False)
     assert second.wait() == 4
     assert home.running
+
+
+def test_a_worker_that_was_given_no_streams_writes_its_events_into_no_file(
+    plane: Plane, home: WorkerHome
+) -> None:
+    """What is opened first would become its stderr: the lock, then the journal."""
+    bare = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *home.program]
+    home.program = bare
+    run = plane.add("echo well")
+    pid = home.start(ready=False)
+    assert plane.await_end(run)["end"] == "succeeded"
+    for number in (0, 1, 2):
+        assert os.readlink(f"/proc/{pid}/fd/{number}") == "/dev/null"
+    home.end()
+    for path in Path(home.folder).rglob("*"):
+        if path.is_file():
+            assert b"session_online" not in path.read_bytes(), path
+
+
+def test_a_worker_in_a_legacy_locale_hands_on_every_character(
+    plane: Plane, home: WorkerHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("LC_ALL", "C"), ("PYTHONUTF8", "0"), ("PYTHONCOERCECLOCALE", "0")):
+        monkeypatch.setenv(name, value)
+    named = {"name": "NAME", "kind": "public", "value": "\u7b7e\u5230"}
+    run = plane.add('echo "\u00e9 $NAME"', environment=[named])
+    home.start()
+    attempt = plane.await_end(run)
+    assert attempt["end"] == "succeeded", home.said()
+    assert base64.b64decode(attempt["content"]).decode() == "\u00e9 \u7b7e\u5230\n"

@@ -19,6 +19,19 @@ BUNDLE = (
 CANARY = "c4nary-of-the-secret"
 
 
+def knowing(needle: bytes) -> set[str]:
+    """The programs of all processes whose environment or command line holds something."""
+    found = set()
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            known = needle in (place / "environ").read_bytes() + (place / "cmdline").read_bytes()
+            if known:
+                found.add((place / "comm").read_text(encoding="ascii").strip())
+        except OSError:
+            continue  # it ended, or is another user's
+    return found
+
+
 def text(attempt: dict[str, object]) -> str:
     return base64.b64decode(str(attempt["content"])).decode()
 
@@ -84,6 +97,9 @@ def test_secrets_and_bundles_reach_the_process_and_nothing_else(
     )
     pid = home.start()
     until(lambda: "started" in home.said())
+    limits = Path(f"/proc/{pid}/limits").read_text(encoding="ascii")
+    (core,) = [line.split()[4:6] for line in limits.splitlines() if "core file" in line]
+    assert core in (["1", "1"], ["0", "0"])  # it holds its own key and token
     with open(f"/proc/{pid}/maps", encoding="ascii") as maps:
         spans = [line.split()[:2] for line in maps if "rw" in line and "[v" not in line]
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
@@ -91,6 +107,8 @@ def test_secrets_and_bundles_reach_the_process_and_nothing_else(
             begin, end = (int(part, 16) for part in span.split("-"))
             memory.seek(begin)
             assert CANARY.encode() not in memory.read(end - begin)
+    until(lambda: "sleep" in knowing(CANARY.encode()))
+    assert knowing(CANARY.encode()) <= {"sh", "dash", "bash", "busybox", "sleep"}  # no tool does
     attempt = plane.await_end(run)
     assert text(attempt) == f"shown {len(CANARY)} {len(CANARY) + 2}\n"
     assert plane.look()["secret_requests"] == 1

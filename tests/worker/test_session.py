@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ from qinglong_edge.core.session import Accepted
 from qinglong_edge.storage.inbox import Inbox
 from qinglong_edge.worker.leases import Leases
 from qinglong_edge.worker.pull import Places, Puller
-from qinglong_edge.worker.retention import Retention
 from qinglong_edge.worker.session import Session
 from tests.unit import offers
-from tests.worker.world import LAYOUT, Clock, Receipts
+from tests.worker.world import LAYOUT, Clock
 
 LEASE, BEAT = 45_000, 10_000
 
@@ -87,6 +87,7 @@ class Home:
         self.plane = Plane()
         self.said: list[str] = []
         self.slots = 2
+        self.room = True
         self.numbers = iter(range(10_000))
         self.session = self.fresh()
 
@@ -97,7 +98,7 @@ class Home:
         """The session of a worker that has just started."""
         self.store.close()
         self.store = self._open()
-        ids = iter(f"id-{len(self.plane.known)}-{number}" for number in range(9))
+        ids = (f"id-{len(self.plane.known)}-{number}" for number in count())
         self.session = Session(
             store=self.store,
             plane=self.plane,  # type: ignore[arg-type]
@@ -231,6 +232,21 @@ def test_a_running_worker_that_is_fenced_waits_before_it_registers_anew(home: Ho
     assert home.session.current is not None
 
 
+def test_a_plane_that_takes_no_registration_costs_no_flash_in_every_tick(home: Home) -> None:
+    """The first refusal after a start may be about the session before; the next ones are not."""
+    home.plane.fail["register"] = [Refused("fenced", "no")] * 10_000
+    before = home.store.database.commits
+    for _ in range(1_800):
+        home.steps(1)
+        home.clock.turn(2_000)
+    assert len(home.plane.asked) <= 12
+    assert home.store.database.commits - before <= 12
+    home.plane.fail.clear()
+    home.clock.turn(600_000)
+    home.steps()
+    assert home.session.current is not None
+
+
 @pytest.mark.parametrize("code", ["credential_rejected", "plane_unavailable"])
 def test_a_refused_credential_blocks_until_an_exchange_succeeds(home: Home, code: str) -> None:
     home.steps()
@@ -305,7 +321,7 @@ def test_a_drain_takes_no_offers_and_says_goodbye_only_with_nothing_held(home: H
 
 
 def puller(home: Home, *, runs_max: int = 1) -> tuple[Puller, Places]:
-    places = Places(home.store, runs_max=runs_max, entries_max=8)
+    places = Places(home.store, runs_max=runs_max, entries_max=8, room=lambda: home.room)
     made = Puller(
         store=home.store,
         plane=home.plane,  # type: ignore[arg-type]
@@ -406,49 +422,14 @@ def test_no_number_of_failures_ends_asking(home: Home) -> None:
     assert made.pull() is not None
 
 
-def test_a_full_journal_asks_for_nothing_and_goes_on_once_it_is_not(home: Home) -> None:
-    """Trap 3: retention makes room; nothing counts against the worker meanwhile."""
+def test_a_worker_without_room_for_a_log_takes_no_offer(home: Home) -> None:
+    """Each would fail to start, one in every tick; the plane hears that there is no slot."""
     home.steps()
+    made, places = puller(home)
     home.plane.offer = _delivered
-    made, places = puller(home, runs_max=64)
-    while made.pull() is not None:
-        pass
-    assert (home.store.count(), places.free(), len(claims(home))) == (8, 0, 8)
-    receipts = Receipts()
-    retention = Retention(
-        store=home.store,
-        receipt_store=receipts,
-        artifacts=_Artifacts(),
-        clock=home.clock,
-        entries_max=8,
-        retention_ms=60_000,
-        lost_retention_ms=600_000,
-        say=lambda _event, /, **_facts: None,
-    )
-    for entry in home.store.holding():
-        _fail(home.store, entry)
-    assert retention.step() == 0
-    home.clock.turn(70_000)
-    assert retention.step() == 8
-    assert len(receipts.removed) == 8
-    assert places.free() == 8
-
-
-class _Artifacts:
-    def prepare(self, *_ids: str) -> Any:
-        """Not asked here."""
-
-    def open(self, *_ids: str) -> Any:
-        """Not asked here."""
-
-    def remove(self, _log_id: str) -> bool:
-        return True
-
-
-def _fail(store: Inbox, entry: inbox.Entry) -> None:
-    for state in (
-        inbox.STARTING_ACKNOWLEDGED,
-        inbox.START_FAILED,
-        inbox.START_FAILURE_ACKNOWLEDGED,
-    ):
-        entry = store.replace(entry, entry.moved(state, 2_500))
+    home.room = False
+    assert made.pull() is None
+    assert (claims(home), places.told()) == ([], 0)
+    home.room = True
+    assert places.told() == 1
+    assert made.pull() is not None

@@ -48,11 +48,12 @@ class Clock:
 
 
 class Plane:
-    """Answers as it is told; `asked` is what it was asked, in order."""
+    """Answers as it is told; `asked` is what it was asked, in order, `about` of which offers."""
 
     def __init__(self, store: Inbox) -> None:
         self.store = store
         self.asked: list[tuple[str, str]] = []
+        self.about: list[tuple[str, str]] = []
         self.answers: dict[str, Any] = {}
         self.down = False
         self.uploaded: list[tuple[int, bytes]] = []
@@ -60,6 +61,7 @@ class Plane:
     def _say(self, what: str, entry: Entry, usual: Any) -> Any:
         known = self.store.get(entry.offer_id)
         self.asked.append((what, known.state if known else "none"))
+        self.about.append((what, entry.offer_id))
         answer = self.answers.get(what, usual)
         if isinstance(answer, list):
             answer = answer.pop(0) if answer else usual
@@ -221,6 +223,7 @@ class Executor:
         self.is_gone = False
         self.is_alive = False
         self.stops: list[str] = []
+        self.under_way: dict[str, Callable[[Stopped], None]] = {}
         self.stop_result: Stopped | None = Stopped(conclusive=True, signal=15)
         self.released: list[str] = []
 
@@ -259,13 +262,17 @@ class Executor:
         return self.is_alive
 
     def stop(self, entry: Entry, done: Callable[[Stopped], None]) -> bool:
+        if self.stopping(entry.offer_id):
+            return False
         self.stops.append(entry.offer_id)
         if self.stop_result is not None:
             done(self.stop_result)
+        else:
+            self.under_way[entry.offer_id] = done
         return True
 
-    def stopping(self, _offer_id: str) -> bool:
-        return False
+    def stopping(self, offer_id: str) -> bool:
+        return offer_id in self.under_way
 
     def release(self, entry: Entry) -> None:
         self.released.append(entry.offer_id)
@@ -352,9 +359,9 @@ class World:
         self.leases.learned(entry, self.clock.boot_ms())
         return entry
 
-    def at(self, state: str, **changes: Any) -> Entry:
+    def at(self, state: str, offer_id: str = "offer-1", **changes: Any) -> Entry:
         """A record brought to a state along the table."""
-        entry = self.accept()
+        entry = self.accept(offer_id=offer_id)
         ways = {
             inbox.LAUNCHING: (inbox.STARTING_ACKNOWLEDGED, inbox.LAUNCHING),
             inbox.STARTED: (inbox.STARTING_ACKNOWLEDGED, inbox.LAUNCHING, inbox.STARTED),

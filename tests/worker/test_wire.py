@@ -1,0 +1,83 @@
+"""A way to the plane that leads nowhere or lies: the bound of a request holds for all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from qinglong_edge.core.errors import Unavailable
+from qinglong_edge.worker.plane import _REGISTER
+from tests.notify import peers
+from tests.worker.kit import Plane, WorkerHome
+from tests.worker.test_transport import BODY, ID, transport
+
+
+@contextlib.contextmanager
+def peer(plane: Plane, serve: Callable[[ssl.SSLSocket], None]) -> Iterator[int]:
+    """A TLS server for one connection, whose words and pauses are a test's; its port."""
+    pair = plane.authority.server()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1)
+
+    def run() -> None:
+        with contextlib.suppress(OSError):
+            plain, _address = listener.accept()
+            with context.wrap_socket(plain, server_side=True) as sock:
+                serve(sock)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.close()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_every_address_of_a_plane_is_tried_within_the_bound_of_one_request(
+    plane: Plane, home: WorkerHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A family of addresses that leads nowhere costs its share of the time and not all of it."""
+    with peers.silent() as place:
+        there = ("127.0.0.1", plane.port)
+        monkeypatch.setattr(socket, "getaddrinfo", peers.resolved(place, place, there))
+        wire = transport(home, timeout_ms=3_000)
+        begun = time.monotonic()
+        assert isinstance(wire.post(ID, _REGISTER, BODY), dict)
+        assert time.monotonic() - begun < 3
+        wire.close()
+        monkeypatch.setattr(socket, "getaddrinfo", peers.resolved(place, place))
+        begun = time.monotonic()
+        with pytest.raises(Unavailable):
+            wire.post(ID, _REGISTER, BODY)
+        assert time.monotonic() - begun < 4
+
+
+@pytest.mark.parametrize(
+    "told", ["Content-Length: \xb2", "Content-Length: -1", "Transfer-Encoding: chunked"]
+)
+def test_a_reply_whose_length_is_no_number_is_no_reply(
+    plane: Plane, home: WorkerHome, told: str
+) -> None:
+    """An error that nobody expects would end the worker."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n{told}\r\n\r\n-9\r\n{{}}"
+
+    def answer(sock: ssl.SSLSocket) -> None:
+        sock.recv(16_384)
+        sock.sendall(head.encode("latin-1"))
+        sock.unwrap()
+
+    with peer(plane, answer) as port:
+        home.configure(origin=f"https://127.0.0.1:{port}")
+        with pytest.raises(Unavailable):
+            transport(home, timeout_ms=3_000).post(ID, _REGISTER, BODY)
