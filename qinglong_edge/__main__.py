@@ -34,6 +34,9 @@ SIZE = struct.Struct("<I")
 _DESCRIPTOR_MIN = 64  # a launch child lays out a task's descriptors below this number
 _EXIT_CORRUPT = 5  # as core.errors has it; that module may be inside of what is damaged
 _DAMAGED = ("program_damaged", "The program's file is damaged; install it again.")
+_OLDEST = (3, 11)
+_EXIT_UNAVAILABLE = 4
+_TOO_OLD = ("python_too_old", "Python 3.11 or later is needed.")
 
 
 class Damaged(ImportError):
@@ -177,7 +180,20 @@ def _hold(archive: str) -> str:
     return archive
 
 
+def _too_old() -> int:
+    """Said here: what comes next uses what an older Python has not, and would look like a bug."""
+    code, message = _TOO_OLD
+    if "--json" in sys.argv:
+        told = f'{{"error": {{"code": "{code}", "message": "{message}", "facts": {{}}}}}}\n'
+        os.write(1, told.encode())
+    else:
+        os.write(2, f"qinglong-edge: {code}: {message}\n".encode())
+    return _EXIT_UNAVAILABLE
+
+
 def _start() -> int:
+    if sys.version_info[:2] < _OLDEST:
+        return _too_old()
     loader = None if __spec__ is None else __spec__.loader
     archive = getattr(loader, "archive", None)
     try:

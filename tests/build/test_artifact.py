@@ -289,6 +289,22 @@ def test_an_uncaught_exception_is_printed_by_every_python(tmp_path: Path) -> Non
         assert done.stderr.endswith("OSError: [Errno 5] told\n")
 
 
+@pytest.mark.parametrize("version", [(3, 8, 18), (3, 10, 14)])
+def test_an_older_python_is_named_as_what_is_wrong(zipapp: str, version: tuple[int, ...]) -> None:
+    """Routers and boards of some years ago have one; a \"bug\" would send people the wrong way."""
+    older = (
+        f"import runpy, sys; sys.version_info = {(*version, 'final', 0)}; "
+        "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    words = [sys.executable, *FLAGS, "-c", older, zipapp, "status"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr == "qinglong-edge: python_too_old: Python 3.11 or later is needed.\n"
+    done = subprocess.run([*words, "--json"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (4, "")
+    assert json.loads(done.stdout)["error"]["code"] == "python_too_old"
+
+
 def test_the_loader_brings_no_module_but_its_own_few(tmp_path: Path) -> None:
     listing = "import sys\ndef main():\n    print(*sys.modules)\n    return 0\n"
     root = sample.tree(str(tmp_path / "tree"))
