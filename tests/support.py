@@ -32,6 +32,12 @@ finally:
 """
 
 
+def read_zone() -> None:
+    """Let the C library read TZ again, where this Python can ask for it (OpenWrt's cannot)."""
+    if hasattr(time, "tzset"):
+        time.tzset()
+
+
 def until(ready: Callable[[], T], timeout: float = 10.0, *, what: str = "") -> T:
     """The first true answer of `ready`, asked every 5 ms; AssertionError after `timeout` s."""
     deadline = time.monotonic() + timeout

@@ -9,7 +9,6 @@ an exception too.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -379,9 +378,11 @@ class BareSpawner:
 def subreaper() -> Iterator[bool]:
     """Orphans of this process's descendants become its children, so that their CPU is counted."""
     try:
+        import ctypes  # not every router has it
+
         libc = ctypes.CDLL(None, use_errno=True)
         taken = libc.prctl(_SUBREAPER, 1, 0, 0, 0) == 0
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         taken = False
     try:
         yield taken
@@ -443,6 +444,8 @@ class Disk:
 
     def sync(self) -> None:
         """Bring this file system's own dirty pages to the device."""
+        import ctypes
+
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             ctypes.CDLL(None).syncfs(descriptor)
