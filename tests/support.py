@@ -12,6 +12,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# Signals 32 to 34, which it keeps for itself; musl ignores the last once a process of several
+# threads has changed its user or groups.
+OF_THE_C_LIBRARY = 0b111 << 31
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # Runs the program as a zipapp runs it, and tells at its end what has been imported.

@@ -148,10 +148,10 @@ def test_the_musl_tree_alone_runs_its_rooms_and_what_looks_at_it_from_outside(
     monkeypatch.setattr(testing, "bounded", run)
     every = [Python(11, ("one",), "a"), Python(11, ("musl",), "b", machine=MACHINE)]
     assert testing._suites(str(tmp_path), every, {}, only_musl=True) == 0
-    assert [(command[0], command[4:]) for command in commands] == [
-        ("musl", [f"tests/{name}" for name in testing.ROOMS]),
-        ("one", ["tests/musl"]),
-    ]
+    assert {command[0] for command in commands[:-1]} == {"musl"}
+    rooms = sorted(name for command in commands[:-1] for name in command[4:])
+    assert rooms == sorted(f"tests/{name}" for name in testing.ROOMS)
+    assert (commands[-1][0], commands[-1][4:]) == ("one", ["tests/musl"])
 
 
 def test_a_musl_tree_that_cannot_be_had_is_named_and_its_own_tests_say_why(
