@@ -2,7 +2,7 @@
 
     python3 build.py                            the artifacts below dist, checked against budgets
     python3 build.py demo                       builds, then runs the main job for real and tells it
-    python3 build.py test [--with-emulation] [-- PYTEST ARGUMENTS]
+    python3 build.py test [--with-emulation] [--with-musl] [-- PYTEST ARGUMENTS]
     python3 build.py bench [--json] [--quick]   the measured table
     python3 build.py cuts [--seconds N] [--arch arm64|x86] [--control]   power cuts on a router
 
@@ -26,6 +26,7 @@ def _arguments(given: list[str]) -> argparse.Namespace:
     commands.add_parser("demo", help="the main job, for real")
     test = commands.add_parser("test", help="lint, types and tests; pytest's arguments after --")
     test.add_argument("--with-emulation", action="store_true", help="install all, skip nothing")
+    test.add_argument("--with-musl", action="store_true", help="a router's userland, alone or too")
     bench = commands.add_parser("bench", help="the measured table")
     bench.add_argument("--json", action="store_true", help="one JSON document")
     bench.add_argument("--quick", action="store_true", help="shorter looks, smaller states")
@@ -72,7 +73,8 @@ def main(given: list[str]) -> int:
     if own.command == "test":
         from tests.tools import testing
 
-        return testing.test(ROOT, emulation=own.with_emulation, pytest=getattr(own, "pytest", []))
+        given = getattr(own, "pytest", [])
+        return testing.test(ROOT, emulation=own.with_emulation, musl=own.with_musl, pytest=given)
     options = [f"--{name}" for name in ("json", "quick", "control") if getattr(own, name, False)]
     for name in ("seconds", "arch", "seed"):
         if getattr(own, name, None) is not None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, read_zone
 from tests.tools import builder, debian, leaks, strictness, testing
 
 _NAMES = ("LANG", "LANGUAGE", "TZ")
@@ -29,9 +28,9 @@ def _clean_environment() -> Iterator[None]:
         for name in list(os.environ):
             if name in _NAMES or name.startswith(_PREFIXES):
                 patch.delenv(name)
-        time.tzset()
+        read_zone()
         yield
-    time.tzset()
+    read_zone()
 
 
 @pytest.fixture(autouse=True)

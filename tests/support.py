@@ -12,6 +12,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# Signals 32 to 34, which it keeps for itself; musl ignores the last once a process of several
+# threads has changed its user or groups.
+OF_THE_C_LIBRARY = 0b111 << 31
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # Runs the program as a zipapp runs it, and tells at its end what has been imported.
@@ -30,6 +34,12 @@ finally:
     with open(answer, "w") as opened:
         opened.write("\\n".join(sys.modules))
 """
+
+
+def read_zone() -> None:
+    """Let the C library read TZ again, where this Python can ask for it (OpenWrt's cannot)."""
+    if hasattr(time, "tzset"):
+        time.tzset()
 
 
 def until(ready: Callable[[], T], timeout: float = 10.0, *, what: str = "") -> T:

@@ -14,7 +14,7 @@ import time
 
 from qinglong_edge.app import making, preview, profiles, state
 from qinglong_edge.app.client import Client
-from qinglong_edge.core.errors import EdgeError, Unavailable
+from qinglong_edge.core.errors import EdgeError, Unavailable, module_missing
 from qinglong_edge.core.limits import CLOCK_FLOOR_MS, IMPORT_BYTES_MAX, LOG_QUOTA_BYTES_MIN
 from qinglong_edge.system import aead, memory, zonefile
 from qinglong_edge.system.files import Files
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _NEWEST = (3, 14)
+_CRYPTOGRAPHY = "python3-cryptography"
 _NO_LINKS = frozenset({"vfat", "exfat", "msdos", "fuseblk", "ntfs3", "ntfs"})
 _KIB = 1024
 _FREE_KIB_MIN = 32_768
@@ -105,13 +106,18 @@ def _python() -> Check:
 
 
 def _cryptography(told: dict[str, Any]) -> Check:
-    if aead.available():
+    lacking = aead.lacking()
+    if lacking is None:
         return _said("cryptography", OK, "Secrets can be sealed and opened.")
+    package = str(module_missing(lacking).facts["package"])
+    what = "is missing"
+    if package != _CRYPTOGRAPHY:
+        what = f"is there but lacks the module {lacking}"
     return _said(
         "cryptography",
         FAIL if told.get("usage") else WARN,
-        "The Python package cryptography is missing: tasks with a secret do not start.",
-        _install("python3-cryptography", "python3-cryptography"),
+        f"The Python package cryptography {what}: tasks with a secret do not start.",
+        _install(package, _CRYPTOGRAPHY),
     )
 
 

@@ -12,6 +12,7 @@ from qinglong_edge.app.worker_control import ControlServer
 from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.process import wrapper
 from qinglong_edge.system import memory
+from qinglong_edge.worker import transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,5 +71,6 @@ def serve(config: WorkerConfig, parts: Parts | None = None) -> bool:
     if not config.enabled:
         return False
     memory.never_dump()  # the worker's own key and token
+    transport.require()
     Resident(Worker(config, Parts() if parts is None else parts, say=say)).run()
     return True

@@ -13,6 +13,7 @@ from qinglong_edge.app.worker_credentials import Credentials
 from qinglong_edge.core.errors import EdgeError
 from qinglong_edge.core.limits import CLOCK_FLOOR_MS
 from qinglong_edge.system.files import Files
+from qinglong_edge.worker import transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,18 +28,28 @@ _DAYS_MIN = 7
 def examine(config: WorkerConfig) -> list[dict[str, Any]]:
     """Every check with its outcome."""
     files = Files()
+    python = _python()
     return [
+        python,
         _clock(),
         _credentials(config, files),
-        _certificate(config),
+        *([_certificate(config)] if python["ok"] else []),
         *(_directory(name, getattr(config, name), files) for name in ("state", "logs", "runtime")),
         _room(config, files),
-        _plane(config),
+        *([_plane(config)] if python["ok"] else []),
     ]
 
 
 def _told(check: str, text: str, *, ok: bool = True) -> dict[str, Any]:
     return {"check": check, "ok": ok, "text": text}
+
+
+def _python() -> dict[str, Any]:
+    try:
+        transport.require()
+    except EdgeError as error:
+        return _told("python", f"{error.message} {error.facts['package']}", ok=False)
+    return _told("python", "has TLS and HTTP")
 
 
 def _clock() -> dict[str, Any]:
@@ -105,8 +116,9 @@ def _plane(config: WorkerConfig) -> dict[str, Any]:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_verify_locations(config.trust)
         context.load_cert_chain(config.certificate, config.key)
-        plain = socket.create_connection(config.origin, _CONNECT_S)
-        with plain, context.wrap_socket(plain, server_hostname=config.origin[0]) as sock:
+        host, port = config.origin[0].encode("ascii"), config.origin[1]  # as the worker's own calls
+        plain = socket.create_connection((host, port), _CONNECT_S)  # type: ignore[arg-type]
+        with plain, context.wrap_socket(plain, server_hostname=host) as sock:
             version = sock.version()
     except (OSError, ValueError) as error:
         return _told("plane", f"cannot be reached ({type(error).__name__})", ok=False)

@@ -18,7 +18,7 @@ import sys
 
 from qinglong_edge.app import telling
 from qinglong_edge.cli import output
-from qinglong_edge.core.errors import EdgeError, Invalid, Unavailable
+from qinglong_edge.core.errors import EdgeError, Invalid, module_missing
 
 EXIT_INTERRUPTED = 130
 _STATE_VARIABLE = "QINGLONG_EDGE_STATE"
@@ -45,20 +45,13 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0
     except ModuleNotFoundError as error:
-        return output.fail(_missing(error.name or ""), as_json=as_json)
+        return output.fail(module_missing(error.name or ""), as_json=as_json)
     except Exception as error:
         if os.environ.get("QINGLONG_EDGE_DEBUG"):
             raise
         kind = type(error).__name__
         bug = EdgeError("bug", f"An unexpected error ({kind}); this is a bug.", kind=kind)
         return output.fail(bug, as_json=as_json)
-
-
-def _missing(module: str) -> EdgeError:
-    """Routers install the standard library in parts."""
-    package = f"python3-{module.partition('.')[0].strip('_')}"
-    message = "A module of Python is missing; install its package."
-    return Unavailable("module_missing", message, module=module, package=package)
 
 
 def _utf8(word: str) -> str:

@@ -61,6 +61,17 @@ class Corrupt(EdgeError):
     exit_status = 5
 
 
+_PACKAGES = {"cffi_backend": "cffi", "ssl": "openssl"}  # not called as what is in them
+
+
+def module_missing(name: str) -> Unavailable:
+    """Routers install the standard library in parts; this says which one to install."""
+    part = name.partition(".")[0].strip("_")
+    package = f"python3-{_PACKAGES.get(part, part)}"
+    message = "A module of Python is missing; install its package."
+    return Unavailable("module_missing", message, module=name, package=package)
+
+
 _BY_STATUS: dict[int, type[EdgeError]] = {
     kind.exit_status: kind for kind in (Invalid, Refused, Unavailable, Corrupt)
 }

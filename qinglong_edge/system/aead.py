@@ -26,11 +26,16 @@ def require() -> None:
 
 def available() -> bool:
     """Whether secrets can be sealed and opened here."""
+    return lacking() is None
+
+
+def lacking() -> str | None:
+    """The module for whose want nothing can be sealed or opened here, or None."""
     try:
         require()
-    except Unavailable:
-        return False
-    return True
+    except Unavailable as error:
+        return str(error.facts["module"])
+    return None
 
 
 def seal(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> tuple[bytes, bytes]:
@@ -63,11 +68,12 @@ def _aesgcm() -> type[AESGCM]:
         _reach_packages()
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-    except ImportError:
+    except ImportError as error:
         raise Unavailable(
             "secret_provider_unavailable",
             "Secrets need the Python package cryptography.",
             reason="cryptography_missing",
+            module=error.name or "cryptography",
         ) from None
     return AESGCM
 

@@ -16,7 +16,7 @@ ends with the first lease that is over, too: a plane that is silent never delays
 from __future__ import annotations
 
 from qinglong_edge.core import canonical
-from qinglong_edge.core.errors import Invalid, Refused, Unavailable
+from qinglong_edge.core.errors import Invalid, Refused, Unavailable, module_missing
 from qinglong_edge.core.record import Record
 
 TYPE_CHECKING = False
@@ -64,6 +64,15 @@ class Route(Record):
     name: str
     request_bytes_max: int = 4_096
     reply_bytes_max: int = 4_096
+
+
+def require() -> None:
+    """Refuse a Python whose TLS or HTTP is not installed: Unavailable `module_missing`."""
+    try:
+        import http.client  # noqa: F401 - it is only asked for
+        import ssl  # noqa: F401 - the same
+    except ModuleNotFoundError as error:
+        raise module_missing(error.name or "") from None
 
 
 class Transport:

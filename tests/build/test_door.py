@@ -82,7 +82,7 @@ def test_the_checks_come_first_and_pytest_last(
     monkeypatch.delenv("EDGE_STRICT", raising=False)
     monkeypatch.setattr(subprocess, "call", calls)
     monkeypatch.setattr(testing, "_environment", lambda root: "python")
-    assert testing.test(str(tmp_path), emulation=False, pytest=["-k", "x"]) == 0
+    assert testing.test(str(tmp_path), emulation=False, musl=False, pytest=["-k", "x"]) == 0
     assert calls.tools() == ["ruff", "ruff", "mypy", "pytest"]
     assert calls.commands[-1] == ["python", "-m", "pytest", "-k", "x"]
     assert calls.strict is None
@@ -95,7 +95,7 @@ def test_a_failed_check_is_the_status_and_stops_the_rest(
     calls = Calls(failing="mypy")
     monkeypatch.setattr(subprocess, "call", calls)
     monkeypatch.setattr(testing, "_environment", lambda root: "python")
-    assert testing.test(str(tmp_path), emulation=False, pytest=[]) == 3
+    assert testing.test(str(tmp_path), emulation=False, musl=False, pytest=[]) == 3
     assert calls.tools()[-1] == "mypy"
 
 
@@ -107,13 +107,13 @@ def test_with_emulation_everything_is_provided_and_nothing_may_be_skipped(
     fetched: list[str] = []
     monkeypatch.setattr(subprocess, "call", calls)
     monkeypatch.setattr(testing, "_environment", lambda root: "python")
-    monkeypatch.setattr(debian, "missing", lambda: ["busybox"])
+    monkeypatch.setattr(debian, "missing", lambda packages: ["busybox"])
     monkeypatch.setattr(debian, "install", installed.extend)
     monkeypatch.setattr(debian, "unpacked", lambda name, cache: fetched.append(name))
     monkeypatch.setattr(testing, "_others", lambda root: [])
-    foreign = Python(11, ("arm64",), "elsewhere", foreign=True)
+    foreign = Python(11, ("arm64",), "elsewhere", machine="arm64")
     monkeypatch.setattr(testing, "_foreign", lambda root: foreign)
-    assert testing.test(str(tmp_path), emulation=True, pytest=["-x"]) == 0
+    assert testing.test(str(tmp_path), emulation=True, musl=False, pytest=["-x"]) == 0
     assert installed[0] == "busybox"
     assert fetched == list(debian.READ)
     assert calls.strict == "1"
@@ -126,7 +126,7 @@ def test_with_emulation_everything_is_provided_and_nothing_may_be_skipped(
         return 0, ""
 
     monkeypatch.setattr(testing, "bounded", run)
-    assert testing.test(str(tmp_path), emulation=True, pytest=[]) == 0
+    assert testing.test(str(tmp_path), emulation=True, musl=False, pytest=[]) == 0
     assert machines.count(("arm64", "arm64")) == len(testing.ROOMS)
     assert {machine for name, machine in machines if name != "arm64"} == {None}
 
@@ -158,9 +158,9 @@ def test_a_python_that_is_ended_says_where_it_stood(tmp_path: Path) -> None:
 def test_what_cannot_be_provided_is_said_and_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(debian, "missing", lambda: ["busybox"])
+    monkeypatch.setattr(debian, "missing", lambda packages: ["busybox"])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert testing.test(str(tmp_path), emulation=True, pytest=[]) == 1
+    assert testing.test(str(tmp_path), emulation=True, musl=False, pytest=[]) == 1
     assert "needs root" in capsys.readouterr().err
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
-from tests.tools import debian, pythons, testing
+from tests.tools import debian, pythons, strictness, testing
+from tests.tools.musl.tree import MACHINE
 from tests.tools.pythons import Python
 
 OWN = sys.version_info.minor
@@ -95,7 +96,7 @@ def test_several_pythons_end_with_the_sum_and_the_worst_status(
     )
     assert told.count("what it said") == parts + 2
     assert commands[0][-1] == "tests/build"
-    assert commands[-1][-1] == "tests/emulation"
+    assert commands[-1][-2:] == ["tests/emulation", "tests/musl"]
     rooms = [f"tests/{name}" for name in testing.ROOMS]
     assert [command[4:] for command in commands if command[0] != "one"] == [rooms, rooms]
 
@@ -111,7 +112,7 @@ def test_emulated_programs_that_lock_up_are_tried_once_more_and_others_are_not(
         return (testing.ENDED, "") if locked or command[-1] == "tests/kit" else (0, "")
 
     monkeypatch.setattr(testing, "bounded", run)
-    foreign = Python(11, ("arm64",), "elsewhere", foreign=True)
+    foreign = Python(11, ("arm64",), "elsewhere", machine="arm64")
     status = testing._suites(str(tmp_path), [Python(11, ("one",), "a"), foreign], {})
     assert status == -testing.ENDED
     assert (tries.count("arm64 tests/system"), tries.count("arm64 tests/unit")) == (2, 1)
@@ -135,13 +136,42 @@ def test_a_python_that_is_not_the_oldest_runs_everything_where_it_is_alone(
     }
 
 
+def test_the_musl_tree_alone_runs_its_rooms_and_what_looks_at_it_from_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], *_where: object) -> tuple[int, str]:
+        commands.append(command)
+        return 0, ""
+
+    monkeypatch.setattr(testing, "bounded", run)
+    every = [Python(11, ("one",), "a"), Python(11, ("musl",), "b", machine=MACHINE)]
+    assert testing._suites(str(tmp_path), every, {}, only_musl=True) == 0
+    assert {command[0] for command in commands[:-1]} == {"musl"}
+    rooms = sorted(name for command in commands[:-1] for name in command[4:])
+    assert rooms == sorted(f"tests/{name}" for name in testing.ROOMS)
+    assert (commands[-1][0], commands[-1][4:]) == ("one", ["tests/musl"])
+
+
+def test_a_musl_tree_that_cannot_be_had_is_named_and_its_own_tests_say_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert testing._musl(str(tmp_path)) == []
+    assert capsys.readouterr().out.startswith("== without the musl tree: ")
+    lines = Path(ROOT, "tests", "skips.txt").read_text(encoding="utf-8").splitlines()
+    (allowed,) = strictness.allowed(line for line in lines if line.startswith("tests/musl/"))
+    assert allowed.fullmatch("tests/musl/test_life.py::test_of_any_name")
+
+
 def test_the_other_pythons_get_what_the_tests_import_and_no_checkers() -> None:
-    names = {pin.partition("==")[0] for pin in testing._pins(ROOT, testing._CHECKERS)}
+    names = {pin.partition("==")[0] for pin in pythons.pins(ROOT, pythons.CHECKERS)}
     assert {"pytest", "hypothesis", "tzdata", "cryptography"} <= names
     assert not names & {"ruff", "mypy"}
 
 
-@pytest.mark.parametrize("name", ["skips.txt", "skips_arm64.txt"])
+@pytest.mark.parametrize("name", ["skips.txt", "skips_arm64.txt", "skips_musl.txt"])
 def test_every_line_of_the_skips_names_tests_that_exist(name: str) -> None:
     nodes = [
         line.partition(" -- ")[0]

@@ -7,7 +7,6 @@ answers with one value over a pipe. The directory of a slot is made anew from a 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import pickle
 import shutil
@@ -25,7 +24,6 @@ from tests.crash.seam import DIED, Effect, Plan, guard
 from tests.crash.stage import HOUR, LOG_QUOTA, Shift, Slot, Stage, StoppedError, alive, children
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
-_LIBC = ctypes.CDLL(None)
 _GONE_S = 1.0
 
 
@@ -45,7 +43,9 @@ class Outcome:
 
 def be_reaper() -> None:
     """Orphans of this process's children become its own."""
-    _LIBC.prctl(_SUBREAPER, 1, 0, 0, 0)
+    import ctypes  # not every Python has it, and most who import this module need none
+
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
 def apart(work: Callable[[], Any]) -> Any:

@@ -109,7 +109,7 @@ def tree(
     with tempfile.NamedTemporaryFile() as written:
         written.write(settings.stdout)
         written.flush()
-        _run(
+        run(
             "mmdebstrap",
             "--variant=extract",
             f"--aptopt={written.name}",
@@ -134,10 +134,11 @@ def _installed(name: str) -> bool:
 def _apt(command: str, *arguments: str, cwd: str | None = None) -> None:
     if shutil.which("apt-get") is None:
         raise UnobtainableError("there is no apt-get on this machine")
-    _run("apt-get", "-q", "-o", "APT::Sandbox::User=root", command, *arguments, cwd=cwd)
+    run("apt-get", "-q", "-o", "APT::Sandbox::User=root", command, *arguments, cwd=cwd)
 
 
-def _run(program: str, *arguments: str, cwd: str | None = None) -> None:
+def run(program: str, *arguments: str, cwd: str | None = None) -> None:
+    """Run it with no questions asked; UnobtainableError with its first error."""
     done = subprocess.run(
         [program, *arguments],
         cwd=cwd,

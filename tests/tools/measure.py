@@ -9,7 +9,6 @@ an exception too.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -29,8 +28,7 @@ PYTHON = os.path.realpath(sys.executable)  # a virtual environment's name would 
 FLAGS = ("-I", "-S")
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 _NEVER = "0 0 1 1 *"
-_MIB = 1_048_576
-_DISK_MIB = 128  # the edge reserve of 32 MiB and one log have to fit
+_DISK_BYTES = 128 << 20  # the edge reserve of 32 MiB and one log have to fit
 _SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER
 
 # The product with another shell and other tools than its own defaults, as on another system; from
@@ -379,9 +377,11 @@ class BareSpawner:
 def subreaper() -> Iterator[bool]:
     """Orphans of this process's descendants become its children, so that their CPU is counted."""
     try:
+        import ctypes  # not every router has it
+
         libc = ctypes.CDLL(None, use_errno=True)
         taken = libc.prctl(_SUBREAPER, 1, 0, 0, 0) == 0
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         taken = False
     try:
         yield taken
@@ -403,12 +403,11 @@ def reap_orphans(known: frozenset[int]) -> int:
 
 
 def _children() -> frozenset[int]:
-    own = str(os.getpid())
     found = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as opened:
-                if opened.read().rpartition(")")[2].split()[1] == own:
+                if int(opened.read().rpartition(")")[2].split()[1]) == os.getpid():
                     found.add(int(name))
         except (FileNotFoundError, ProcessLookupError):
             continue
@@ -443,6 +442,8 @@ class Disk:
 
     def sync(self) -> None:
         """Bring this file system's own dirty pages to the device."""
+        import ctypes
+
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             ctypes.CDLL(None).syncfs(descriptor)
@@ -469,7 +470,7 @@ def ext4() -> Iterator[Disk]:
         home = undo.enter_context(folder(on_memory=True))
         image, mounted = os.path.join(home, "image"), os.path.join(home, "mounted")
         with open(image, "wb") as opened:
-            opened.truncate(_DISK_MIB * _MIB)
+            opened.truncate(_DISK_BYTES)
         os.mkdir(mounted)
         options = "lazy_itable_init=0,lazy_journal_init=0"
         _tool("mkfs.ext4", "-q", "-b", "4096", "-E", options, image)
@@ -483,8 +484,7 @@ def ext4() -> Iterator[Disk]:
 def _tool(*command: str) -> str:
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     if done.returncode != 0:
-        reason = done.stderr.strip().rpartition("\n")[2]
-        raise UnmeasurableError(f"{command[0]} failed: {reason}")
+        raise UnmeasurableError(f"{command[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
     return done.stdout
 
 

@@ -14,10 +14,13 @@ import shutil
 import subprocess
 import sys
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.tools import debian
 
+PINS = ".requirements-dev.txt"
+CHECKERS = ("mypy", "ruff")  # they check the tree once, not under every Python
 MINORS = (11, 12, 13, 14)
 _SUITES = {11: "bookworm", 13: "trixie", 14: "forky"}  # no release of Debian carries 3.12
 _PACKAGES = (
@@ -36,12 +39,13 @@ _FOREIGN_MINOR = 11
 _FOREIGN_PACKAGES = ("busybox", "libc-bin", "python3", "python3-cryptography", "tzdata")
 _FOREIGN_PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_28_aarch64", "any")
 _EMULATOR = "qemu-aarch64"
-# 1 the tree, 2 the repository, 3 the emulator of its programs or nothing, then the command. /tmp is
-# the tree's own and so on a disk, as tests of what a state survives expect. The emulator is known
-# to the kernel only while something has binfmt_misc mounted.
+# 1 the tree, 2 the repository, 3 the emulator of its programs or nothing, 4 words FROM:TO, its
+# own folders shown in another place too, then the command. /tmp is the tree's own and so on a
+# disk, as tests of what a state survives expect. The emulator is known to the kernel only while
+# something has binfmt_misc mounted.
 _ENTER = """
-tree=$1 root=$2 emulator=$3
-shift 3
+tree=$1 root=$2 emulator=$3 binds=$4
+shift 4
 mount --bind "$tree" "$tree"
 for folder in dev proc sys; do
   mount --rbind "/$folder" "$tree/$folder"
@@ -51,6 +55,9 @@ if [ -n "$emulator" ]; then
   mount -t binfmt_misc binfmt_misc "$known"
   [ -e "$known/$emulator" ] || cat "/usr/lib/binfmt.d/$emulator.conf" >"$known/register"
 fi
+for bind in $binds; do
+  mount --bind "$tree${bind%%:*}" "$tree${bind#*:}"
+done
 mkdir -p "$tree$root"
 mount --bind "$root" "$tree$root"
 cd "$tree"
@@ -72,12 +79,27 @@ class Python:
     minor: int
     command: tuple[str, ...]
     origin: str
-    foreign: bool = False  # of another machine
+    machine: str = ""  # the name of one that is not like this, with its own list of skips
+    path: tuple[str, ...] = ()  # where it finds pytest, if nowhere of itself
+
+    @property
+    def foreign(self) -> bool:
+        """Whether each of its programs is emulated."""
+        return self.machine == FOREIGN
 
     @property
     def environment(self) -> dict[str, str]:
         """What the tests are told about it."""
-        return {"EDGE_MACHINE": FOREIGN} if self.foreign else {}
+        told = {"EDGE_MACHINE": self.machine, "PYTHONPATH": os.pathsep.join(self.path)}
+        return {name: value for name, value in told.items() if value}
+
+
+def pins(root: str, without: tuple[str, ...] = ()) -> list[str]:
+    """What the tests are given, as pip takes it."""
+    with open(os.path.join(root, PINS), encoding="utf-8") as opened:
+        lines = [line.strip() for line in opened]
+    found = [line for line in lines if line and not line.startswith("#")]
+    return [pin for pin in found if pin.partition("==")[0] not in without]
 
 
 def on_this_machine(minor: int) -> str | None:
@@ -122,7 +144,7 @@ def unpacked(root: str, minor: int, cache: str, pins: list[str]) -> Python:
         with debian.folder(tree) as made:
             debian.tree(made, suite, [one.format(minor=minor) for one in _PACKAGES])
             _complete(made, minor, pins)
-    return _tried(Python(minor, _entering(tree, root, "", name), f"Debian {suite}"))
+    return tried(Python(minor, (*entering(tree, root), name), f"Debian {suite}"))
 
 
 def foreign(root: str, cache: str, pins: list[str]) -> Python:
@@ -138,19 +160,25 @@ def foreign(root: str, cache: str, pins: list[str]) -> Python:
             debian.tree(made, suite, _FOREIGN_PACKAGES, architecture=FOREIGN)
             _folders(made)
             _applets(made)
-            _install(made, _FOREIGN_MINOR, pins, platforms=_FOREIGN_PLATFORMS)
-    command = _entering(tree, root, _EMULATOR, f"python3.{_FOREIGN_MINOR}")
+            install(_site(made, _FOREIGN_MINOR), _FOREIGN_MINOR, pins, platforms=_FOREIGN_PLATFORMS)
+    command = (*entering(tree, root, emulator=_EMULATOR), f"python3.{_FOREIGN_MINOR}")
     origin = f"Debian {suite} {FOREIGN}, each program emulated"
-    return _tried(Python(_FOREIGN_MINOR, command, origin, foreign=True))
+    return tried(Python(_FOREIGN_MINOR, command, origin, machine=FOREIGN))
 
 
-def _entering(tree: str, root: str, emulator: str, name: str) -> tuple[str, ...]:
+def entering(
+    tree: str, root: str, *, emulator: str = "", binds: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The words before a command that make `tree` its root, in which the repository stands too."""
     enter = ("unshare", "--mount", "--propagation", "private", "sh", "-euc", _ENTER, "sh")
-    return (*enter, tree, root, emulator, name)
+    return (*enter, tree, root, emulator, " ".join(binds))
 
 
-def _tried(python: Python) -> Python:
-    tried = subprocess.run([*python.command, "-c", "import pytest"], capture_output=True, text=True)
+def tried(python: Python) -> Python:
+    """The same Python, once it has started; else UnobtainableError with what it said."""
+    command = [*python.command, "-c", "import pytest"]
+    environment = {**os.environ, **python.environment}
+    tried = subprocess.run(command, env=environment, capture_output=True, text=True)
     if tried.returncode != 0:
         last = tried.stderr.strip().rpartition("\n")[2]
         raise debian.UnobtainableError(f"{python.origin}: Python does not start here: {last}")
@@ -174,7 +202,7 @@ def _complete(tree: str, minor: int, pins: list[str]) -> None:
     _folders(tree)
     # This machine's own: in BusyBox 1.38 (forky) no `read` returns after a signal was caught.
     shutil.copy(shutil.which("busybox") or "busybox", os.path.join(tree, "usr", "bin", "busybox"))
-    _install(tree, minor, pins)
+    install(_site(tree, minor), minor, pins)
 
 
 def _folders(tree: str) -> None:
@@ -188,8 +216,12 @@ def _folders(tree: str) -> None:
         shutil.copy(f"/etc/{name}", os.path.join(tree, "etc", name))
 
 
-def _install(tree: str, minor: int, pins: list[str], platforms: tuple[str, ...] = ()) -> None:
-    site = os.path.join(tree, "usr", "local", "lib", f"python3.{minor}", "dist-packages")
+def _site(tree: str, minor: int) -> str:
+    return os.path.join(tree, "usr", "local", "lib", f"python3.{minor}", "dist-packages")
+
+
+def install(site: str, minor: int, pins: Sequence[str], platforms: tuple[str, ...] = ()) -> None:
+    """Put the pinned packages and what they need into a folder for another Python than this."""
     chosen = ["--target", site, "--python-version", f"3.{minor}", "--only-binary=:all:"]
     chosen += [f"--platform={name}" for name in platforms]
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]

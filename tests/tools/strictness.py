@@ -4,7 +4,8 @@ A line of that file is a node id in which ``*`` stands for anything, two dashes,
 
     tests/e2e/test_x.py::test_y* -- needs a kernel with Z
 
-With EDGE_MACHINE=arm64 each program is emulated: what tests/skips_arm64.txt names is not run, and
+With EDGE_MACHINE=NAME the suite runs on a machine that is not like this one, emulated (arm64) or
+with another libc and BusyBox alone (musl): what tests/skips_NAME.txt names is not run there, and
 what tries random examples tries fewer.
 """
 
@@ -69,8 +70,8 @@ class Strictness:
         report.longrepr = f"skipped, and tests/skips.txt does not allow it: {why}"
 
 
-class Emulated:
-    """The pytest plugin of a machine whose programs are emulated."""
+class Elsewhere:
+    """The pytest plugin of a machine that is not like this one."""
 
     def __init__(self, patterns: list[re.Pattern[str]]) -> None:
         self._patterns = patterns
@@ -97,4 +98,4 @@ def register(config: pytest.Config, folder: str) -> None:
     machine = os.environ.get("EDGE_MACHINE")
     if machine:
         with open(os.path.join(folder, f"skips_{machine}.txt"), encoding="utf-8") as opened:
-            config.pluginmanager.register(Emulated(allowed(opened)), "edge-emulated")
+            config.pluginmanager.register(Elsewhere(allowed(opened)), "edge-elsewhere")

@@ -6,7 +6,8 @@ machine for itself runs alone; all other folders run two at a time, on two cores
 part is printed when the part is over, and the closing line is the sum. A part that does not end is
 ended, says where it stood, and has failed; only where each program is emulated it is tried once
 more, since the emulator may lock up when a program with threads forks. With arguments for pytest
-there is one part, and its closing line is pytest's.
+there is one part, and its closing line is pytest's. With `musl` there is a router's userland too,
+and alone only its parts.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from tests.tools import debian, pythons
+from tests.tools.musl import tree
 from tests.tools.pythons import Python
 
-_PINS = ".requirements-dev.txt"
-_CHECKERS = ("mypy", "ruff")  # they check the tree once, not under every Python
 _STAMP = "made-for"
 CACHE = os.path.join(".cache", "debian")
 _PYTHONS = os.path.join(".cache", "pythons")
@@ -37,7 +38,8 @@ _PYTHONS = os.path.join(".cache", "pythons")
 WHOLE = (11,)
 NEEDED = 13  # what OpenWrt 25.12 has; the rest where they can be had
 FIRST = ("build",)  # it measures: nothing runs beside it
-LAST = ("emulation",)  # its guests take every core
+LAST = ("emulation", "musl")  # guests take every core; both only look around when not asked for
+MUSL = ("musl",)  # what tests from outside how a router's userland gets on
 ROOMS = ("unit", "storage", "system", "process", "execution", "app", "artifact", "secret")
 LANES = (ROOMS, ("worker", "kit"), ("e2e", "luci"), ("crash", "moving", "notify", "soak"))
 AT_ONCE = 2
@@ -53,19 +55,23 @@ class SetupError(Exception):
     """The environment cannot be made; the message says what is needed."""
 
 
-def test(root: str, *, emulation: bool, pytest: list[str]) -> int:
+def test(root: str, *, emulation: bool, musl: bool, pytest: list[str]) -> int:
     """The exit status of the first check that fails, or of pytest.
 
     With `emulation` everything the tests need is installed first, a skip that tests/skips.txt does
-    not name fails the run, and the tests run under the other Pythons too.
+    not name fails the run, and the tests run under the other Pythons too. With `musl` alone the
+    same holds for the tests in and of the musl tree, and no others run.
     """
     environment = dict(os.environ)
     try:
-        if emulation:
-            _provide(root)
-            environment |= {"EDGE_STRICT": "1", "EDGE_EMULATION": "1"}
+        if emulation or musl:
+            _provide(root, (*debian.TOOLS, *(debian.EMULATORS if emulation else ())))
+            environment |= {"EDGE_STRICT": "1"}
+        environment |= {"EDGE_EMULATION": "1"} if emulation else {}
+        environment |= {"EDGE_MUSL": "1"} if musl else {}
         python = _environment(root)
         others = [*_others(root), _foreign(root)] if emulation else []
+        others += _musl(root) if musl and not pytest else []
     except (SetupError, debian.UnobtainableError) as error:
         print(f"build.py test: {error}", file=sys.stderr)
         return 1
@@ -78,7 +84,7 @@ def test(root: str, *, emulation: bool, pytest: list[str]) -> int:
         print("== tests", flush=True)
         return subprocess.call([python, "-m", "pytest", *pytest], cwd=root, env=environment)
     own = Python(sys.version_info.minor, (python,), "this Python")
-    return _suites(root, [own, *others], environment)
+    return _suites(root, [own, *others], environment, only_musl=musl and not emulation)
 
 
 @dataclass(frozen=True)
@@ -99,19 +105,26 @@ class _Part:
         return _FOREIGN_PART_S if self.python.foreign else _PART_S
 
 
-def _suites(root: str, every: list[Python], environment: dict[str, str]) -> int:
+def _suites(
+    root: str, every: list[Python], environment: dict[str, str], *, only_musl: bool = False
+) -> int:
     """All parts; the last lines printed are one line for each and their sum."""
-    own = [one for one in every if not one.foreign]
+    own = [one for one in every if not one.machine]
     whole = [one for one in own if one.minor in WHOLE] or own[:1]
+    first = [_Part(one, FIRST) for one in whole]
     middle = [_Part(one, lane) for one in whole for lane in LANES]
-    middle += [_Part(one, (room,)) for one in every if one.foreign for room in ROOMS]
+    middle += [_Part(one, (room,)) for one in every if one.machine for room in ROOMS]
     middle += [_Part(one, ROOMS) for one in own if one not in whole]
+    last = [_Part(one, LAST) for one in whole]
+    if only_musl:
+        first, middle = [], [one for one in middle if one.python.machine == tree.MACHINE]
+        last = [_Part(one, MUSL) for one in whole]
     deadline = time.monotonic() + _ALL_S
     run = functools.partial(_run, root, environment, deadline)
-    results = [run(_Part(one, FIRST)) for one in whole]
+    results = [run(one) for one in first]
     with ThreadPoolExecutor(AT_ONCE) as lanes:
         results += lanes.map(run, middle)
-    results += [run(_Part(one, LAST)) for one in whole]
+    results += [run(one) for one in last]
     statuses, lines, counts = zip(*results, strict=True)
     total = (sum(each[0] for each in counts), sum(each[1] for each in counts))
     print("== all tests", *lines, _told((*total, sum(each[2] for each in counts))), sep="\n")
@@ -122,7 +135,7 @@ def _run(
     root: str, environment: dict[str, str], deadline: float, part: _Part
 ) -> tuple[int, str, tuple[int, int, int]]:
     """(status, line for the end, counts) of a part, whose output is printed once it is over."""
-    machine = "foreign" if part.python.foreign else str(part.python.minor)
+    machine = part.python.machine or str(part.python.minor)
     report = os.path.join(root, ".cache", f"report-{machine}-{part.folders[0]}.xml")
     os.makedirs(os.path.dirname(report), exist_ok=True)
     if os.path.exists(report):
@@ -223,25 +236,27 @@ def _others(root: str) -> list[Python]:
 
 def _foreign(root: str) -> Python:
     """The arm64 one, with the cryptography of its own Debian."""
-    pins = _pins(root, without=(*_CHECKERS, "cryptography"))
+    pins = pythons.pins(root, without=(*pythons.CHECKERS, "cryptography"))
     return pythons.foreign(root, os.path.join(root, _PYTHONS), pins)
+
+
+def _musl(root: str) -> list[Python]:
+    """The one of the musl tree; its tests say that it cannot be had, where it cannot."""
+    try:
+        return [pythons.tried(tree.made(root).python)]
+    except debian.UnobtainableError as error:
+        print(f"== without the musl tree: {error}", flush=True)
+        return []
 
 
 def _other(root: str, minor: int) -> Python:
     cache = os.path.join(root, _PYTHONS)
-    pins = _pins(root, without=_CHECKERS)
+    pins = pythons.pins(root, without=pythons.CHECKERS)
     found = pythons.on_this_machine(minor)
     if found is not None:
         made = _made(os.path.join(cache, f"3.{minor}"), found, pins)
         return Python(minor, (made,), "found on this machine")
     return pythons.unpacked(root, minor, cache, pins)
-
-
-def _pins(root: str, without: tuple[str, ...] = ()) -> list[str]:
-    with open(os.path.join(root, _PINS), encoding="utf-8") as opened:
-        lines = [line.strip() for line in opened]
-    pins = [line for line in lines if line and not line.startswith("#")]
-    return [pin for pin in pins if pin.partition("==")[0] not in without]
 
 
 def _checks(python: str) -> list[tuple[str, list[str]]]:
@@ -252,9 +267,9 @@ def _checks(python: str) -> list[tuple[str, list[str]]]:
     ]
 
 
-def _provide(root: str) -> None:
+def _provide(root: str, packages: Sequence[str]) -> None:
     """Install the tools and fetch the packages that the tests read."""
-    wanted = debian.missing()
+    wanted = debian.missing(packages)
     if not _venv_works() and not _pip_works():
         wanted.append("python3-venv")
     if wanted:
@@ -272,7 +287,7 @@ def _provide(root: str) -> None:
 
 def _environment(root: str) -> str:
     """The Python of a `.venv` that holds exactly the pins."""
-    return _made(os.path.join(root, ".venv"), sys.executable, _pins(root))
+    return _made(os.path.join(root, ".venv"), sys.executable, pythons.pins(root))
 
 
 def _made(folder: str, executable: str, pins: list[str]) -> str:

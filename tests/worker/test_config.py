@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,43 @@ def test_doctor_says_what_is_wrong_in_words(plane: Plane, home: WorkerHome) -> N
     plane.authority.client(days=0)
     found = {each["check"]: each for each in json.loads(home.command("doctor").stdout)}
     assert found["certificate"]["text"] == "is over"
+
+
+# The command line of the worker in a Python that lacks one module.
+LACKING = """
+import sys
+lacking, *sys.argv[1:] = sys.argv[1:]
+sys.modules[lacking] = None
+from qinglong_edge.cli.worker import main
+sys.exit(main())
+"""
+
+
+def lacking(home: WorkerHome, module: str) -> WorkerHome:
+    """The same home, with a program that finds no such module."""
+    home.program = [sys.executable, "-S", "-c", LACKING, module]
+    return home
+
+
+def test_a_router_without_tls_is_told_which_package_to_install(
+    plane: Plane, home: WorkerHome
+) -> None:
+    done = lacking(home, "_ssl").command("doctor")
+    assert done.returncode == 1, done.stderr
+    found = {each["check"]: each for each in json.loads(done.stdout)}
+    assert found["python"]["text"].endswith("install its package. python3-openssl")
+    assert found["credentials"]["ok"]
+    assert "plane" not in found
+    run = home.command("run")
+    assert run.returncode == 4
+    assert "module_missing" in run.stderr
+    assert "package=python3-openssl" in run.stderr
+    assert lacking(home, "email").command("run").stderr.endswith("package=python3-email\n")
+
+
+def test_doctor_reaches_the_plane_without_the_tables_of_international_names(
+    plane: Plane, home: WorkerHome
+) -> None:
+    """They are a package of their own on a router, which the worker itself never needs."""
+    done = lacking(home, "encodings.idna").command("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""The budgets inside a guest: its table of processes against the numbers of the edge profile."""
+"""The budgets inside a router: its table of processes against the numbers of the edge profile."""
 
 from __future__ import annotations
 
@@ -39,18 +39,23 @@ def measured(
     guest: Guest, root: str, *, parts: tuple[str, ...] = PARTS, runs: int, rounds: int
 ) -> Table:
     """Measure in a booted guest that has the tree at `root` as its share."""
-    limits = budget(root)
     found: dict[str, Any] = {}
     for part in parts:
         words = ("--only", part, "--runs", runs, "--rounds", rounds)
         found |= guest.python(_MODULE, f"/share/{share.ZIPAPP}", *words, timeout_s=900.0)
+    return judged(root, found)
+
+
+def judged(root: str, found: dict[str, Any]) -> Table:
+    """What was measured by parts, against the numbers of the profile."""
+    limits = budget(root)
     makers: dict[str, Callable[[Any, dict[str, float]], list[Gate]]] = {
         "life": _life,
         "secrets": _secrets,
         "modules": lambda loaded, _limits: [_modules(root, loaded)],
         "cost": _cost,
     }
-    gates = [gate for part in parts for gate in makers[part](found[part], limits)]
+    gates = [gate for part in found for gate in makers[part](found[part], limits)]
     return Table(gates, blame(root, found.get("modules")))
 
 

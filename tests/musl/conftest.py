@@ -1,0 +1,61 @@
+"""The musl tree for tests: skipped by name without `--with-musl`, run whole with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.musl.router import Router
+from tests.support import ROOT
+from tests.tools import builder, debian, pythons
+from tests.tools.musl import parts, tree
+from tests.tools.musl.tree import Tree
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _asked_for() -> None:
+    if os.environ.get("EDGE_MUSL") != "1":
+        pytest.skip("builds a router's userland: `build.py test --with-musl`, or EDGE_MUSL=1")
+
+
+@pytest.fixture(scope="session")
+def musl(_asked_for: None) -> Tree:
+    """The tree."""
+    try:
+        return tree.made(ROOT)
+    except debian.UnobtainableError as error:
+        pytest.skip(f"the musl tree cannot be had: {error}")
+
+
+@pytest.fixture(scope="session")
+def program(_asked_for: None, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The artifact with the byte code of the tree's Python."""
+    output = tmp_path_factory.mktemp("artifact") / "qinglong-edge"
+    python = pythons.on_this_machine(parts.MINOR) or sys.executable
+    return builder.build(ROOT, str(output), python=python).path
+
+
+@pytest.fixture
+def router(musl: Tree, program: str) -> Iterator[Router]:
+    """The program and a place for a state in the tree, gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="edge-", dir=os.path.join(musl.folder, "tmp")) as home:
+        shutil.copy(program, os.path.join(home, "qinglong-edge"))
+        os.chmod(os.path.join(home, "qinglong-edge"), 0o755)
+        yield Router(musl, Path(home))
+
+
+@pytest.fixture
+def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[object], None]:
+    """Prints past the capture: a figure is there to be read, held or not."""
+
+    def told(what: object) -> None:
+        with capfd.disabled():
+            sys.stdout.write(f"\n{what}\n")
+
+    return told
