@@ -4,7 +4,7 @@
     python3 build.py demo                       builds, then runs the main job for real and tells it
     python3 build.py test [--with-emulation] [--with-musl] [-- PYTEST ARGUMENTS]
     python3 build.py bench [--json] [--quick]   the measured table
-    python3 build.py cuts [--seconds N] [--arch arm64|x86] [--control]   power cuts on a router
+    python3 build.py cuts [--seconds N] [--arch arm64|x86] [--worker] [--control]   power cuts
 
 A thin door: the work is done by the modules under tests/tools.
 """
@@ -33,6 +33,7 @@ def _arguments(given: list[str]) -> argparse.Namespace:
     cuts = commands.add_parser("cuts", help="power cuts on an emulated router")
     cuts.add_argument("--seconds", type=int, default=900, help="how long to go on")
     cuts.add_argument("--arch", choices=("arm64", "x86"), default="arm64", help="which router")
+    cuts.add_argument("--worker", action="store_true", help="a worker's job, not the main one")
     cuts.add_argument("--control", action="store_true", help="a disk that forgets its flushes")
     cuts.add_argument("--seed", type=int, default=None, help="the order of an earlier time")
     if "--" not in given:
@@ -75,7 +76,9 @@ def main(given: list[str]) -> int:
 
         given = getattr(own, "pytest", [])
         return testing.test(ROOT, emulation=own.with_emulation, musl=own.with_musl, pytest=given)
-    options = [f"--{name}" for name in ("json", "quick", "control") if getattr(own, name, False)]
+    options = [
+        f"--{name}" for name in ("json", "quick", "worker", "control") if getattr(own, name, False)
+    ]
     for name in ("seconds", "arch", "seed"):
         if getattr(own, name, None) is not None:
             options += [f"--{name}", str(getattr(own, name))]

@@ -37,7 +37,8 @@ _NO_LINKS = frozenset({"vfat", "exfat", "msdos", "fuseblk", "ntfs3", "ntfs"})
 _KIB = 1024
 _FREE_KIB_MIN = 32_768
 CRONTABS = ("/etc/crontab", "/etc/cron.d", "/etc/crontabs", "/var/spool/cron/crontabs")
-MEMINFO, MOUNTS = "/proc/meminfo", "/proc/self/mounts"
+MOUNTS = "/proc/self/mounts"
+_MORE_MEMORY = "Stop what is not needed, or add swap: zram-swap"
 _ROOM_MIN = 1_048_576
 _INODES_MIN = 64
 _KEYRING = {
@@ -106,19 +107,19 @@ def _python() -> Check:
 
 
 def _cryptography(told: dict[str, Any]) -> Check:
-    lacking = aead.lacking()
-    if lacking is None:
-        return _said("cryptography", OK, "Secrets can be sealed and opened.")
-    package = str(module_missing(lacking).facts["package"])
-    what = "is missing"
-    if package != _CRYPTOGRAPHY:
-        what = f"is there but lacks the module {lacking}"
-    return _said(
-        "cryptography",
-        FAIL if told.get("usage") else WARN,
-        f"The Python package cryptography {what}: tasks with a secret do not start.",
-        _install(package, _CRYPTOGRAPHY),
-    )
+    try:
+        aead.require()
+    except Unavailable as error:
+        reason, fix = error.message, _MORE_MEMORY
+        lacking = error.facts.get("module")
+        if lacking is not None:
+            package = str(module_missing(str(lacking)).facts["package"])
+            fix = _install(package, _CRYPTOGRAPHY)
+            if package != _CRYPTOGRAPHY:
+                reason = f"The Python package cryptography lacks the module {lacking}."
+        message = f"{reason} Tasks with a secret do not start."
+        return _said("cryptography", FAIL if told.get("usage") else WARN, message, fix)
+    return _said("cryptography", OK, "Secrets can be sealed and opened.")
 
 
 def _tls(told: dict[str, Any]) -> Check:
@@ -173,14 +174,14 @@ def _schedulers(told: dict[str, Any]) -> Check:
 
 
 def _memory() -> Check:
-    found = [line.split()[1] for line in _lines(MEMINFO) if line.startswith("MemAvailable:")]
-    if not found:
+    free = memory.free_kib()
+    if free is None:
         return _said("memory", OK, "The kernel does not say how much memory is free.")
-    message = f"{int(found[0]) // _KIB} MiB of memory are free."
-    if int(found[0]) >= _FREE_KIB_MIN:
+    message = f"{free // _KIB} MiB of memory are free."
+    if free >= _FREE_KIB_MIN:
         return _said("memory", OK, message)
     message += " The scheduler takes about 16 MiB, a run about 4 and what its command needs."
-    return _said("memory", WARN, message, "Stop what is not needed, or add swap: zram-swap")
+    return _said("memory", WARN, message, _MORE_MEMORY)
 
 
 def _processes() -> Check:

@@ -90,9 +90,9 @@ class Spool:
         """Give a descriptor back."""
         self._files.close(fd)
 
-    def size(self, log_id: str) -> int | None:
-        """The log's bytes so far, or None if there is no file."""
-        return self._files.size(LogPaths(self._root, log_id).file)
+    def settle(self, log_id: str) -> int | None:
+        """The log's bytes so far, durable from now on, or None if there is no file."""
+        return self._files.sync(LogPaths(self._root, log_id).file)
 
 
 class Worker:

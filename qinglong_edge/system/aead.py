@@ -2,7 +2,9 @@
 
 Owns the only import of that package, late: it maps megabytes, so the launching child of a task with
 secrets and the one-shot commands pay for it, never the daemon. Where it is missing everything else
-works, and what needs a secret fails closed. Nothing here outlives the call.
+works, and what needs a secret fails closed; so it does where too little memory is left: without
+swap a box would read its programs' pages again and again and stand still for minutes. Nothing here
+outlives the call.
 """
 
 from __future__ import annotations
@@ -11,31 +13,28 @@ import os
 import sys
 
 from qinglong_edge.core.errors import Unavailable
+from qinglong_edge.system import memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _TAG_BYTES = 16
+_NEEDED_KIB = 24_576  # its 11 MiB, and the pages of the programs that go on running
 
 
 def require() -> None:
-    """Refuse a machine without the cipher: Unavailable `secret_provider_unavailable`."""
+    """Refuse a box without cipher or room for it: Unavailable `secret_provider_unavailable`."""
     _aesgcm()
 
 
 def available() -> bool:
     """Whether secrets can be sealed and opened here."""
-    return lacking() is None
-
-
-def lacking() -> str | None:
-    """The module for whose want nothing can be sealed or opened here, or None."""
     try:
         require()
-    except Unavailable as error:
-        return str(error.facts["module"])
-    return None
+    except Unavailable:
+        return False
+    return True
 
 
 def seal(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> tuple[bytes, bytes]:
@@ -64,6 +63,14 @@ def unseal(key: bytes, nonce: bytes, aad: bytes, ciphertext: bytes, tag: bytes) 
 
 
 def _aesgcm() -> type[AESGCM]:
+    free = None if "cryptography" in sys.modules else memory.free_kib()
+    if free is not None and free < _NEEDED_KIB:
+        raise Unavailable(
+            "secret_provider_unavailable",
+            "Secrets need 24 MiB of free memory.",
+            reason="memory_low",
+            free_kib=free,
+        )
     if sys.flags.no_site:
         _reach_packages()
     try:

@@ -143,6 +143,17 @@ class Files:
         except FileNotFoundError:
             return None
 
+    def sync(self, path: str) -> int | None:
+        """Make a file's bytes durable; how many there are, or None if it is missing."""
+        fd = self._open_regular(path)
+        if fd is None:
+            return None
+        try:
+            os.fdatasync(fd)
+            return os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+
     def exists(self, path: str) -> bool:
         """True if the name is there, whatever it is."""
         return self.size(path) is not None

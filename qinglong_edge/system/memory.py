@@ -1,6 +1,7 @@
 """What stays in memory: files without a name, gone with their last descriptor; processes undumped.
 
 Owns memfd. A sealed one can never be changed again, not even through the descriptor that made it.
+Knows how much memory is left.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import fcntl
 import os
 import resource
 
+MEMINFO = "/proc/meminfo"
 _NO_MEMFD = (errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EINVAL)
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
@@ -19,6 +21,16 @@ def never_dump() -> None:
     _soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     limit = 1 if hard else 0
     resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
+
+
+def free_kib() -> int | None:
+    """KiB that programs can still have, swap included; None where the kernel does not say."""
+    try:
+        with open(MEMINFO, "rb") as opened:
+            known = dict(line.split()[:2] for line in opened)
+        return int(known[b"MemAvailable:"]) + int(known.get(b"SwapFree:", 0))
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def memory_file(name: str) -> int | None:

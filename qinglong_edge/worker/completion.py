@@ -11,7 +11,8 @@ Owns the four steps of one ended process:
 
 A completion never goes without an acknowledged upload of exactly the bytes in the log: their number
 is fixed in step 1, once the capture has ended or its bounded drain is over (then nobody knows
-whether output was cut). An answer that is about other bytes changes nothing here.
+whether output was cut), and they are durable before it is: after a power cut there are no fewer.
+An answer that is about other bytes changes nothing here.
 
 What is not taken is sent once more at once, then after pauses that grow to a minute: a whole log
 goes with each try, and a plane that cannot take it must not cost a router its line.
@@ -152,7 +153,7 @@ class Completion:
 
     def _size(self, log_id: str) -> int | None:
         try:
-            return self._spool.size(log_id)
+            return self._spool.settle(log_id)
         except OSError as error:
             raise Unavailable(
                 "log_unreadable", "A log cannot be read.", errno=error.errno

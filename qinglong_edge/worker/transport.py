@@ -15,6 +15,8 @@ ends with the first lease that is over, too: a plane that is silent never delays
 
 from __future__ import annotations
 
+import io
+
 from qinglong_edge.core import canonical
 from qinglong_edge.core.errors import Invalid, Refused, Unavailable, module_missing
 from qinglong_edge.core.record import Record
@@ -250,7 +252,8 @@ class Transport:
     def _reply(self, sock: ssl.SSLSocket, route: Route, until_ms: int) -> object:
         from http.client import HTTPResponse
 
-        response = HTTPResponse(_bounded(sock, lambda: self._left_s(until_ms)), method="POST")
+        reply: Any = _Reply(sock, lambda: self._left_s(until_ms))
+        response = HTTPResponse(reply, method="POST")
         response.begin()
         if response.status != 200:
             self.close()
@@ -323,20 +326,20 @@ def _has_something_to_say(sock: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _bounded(sock: ssl.SSLSocket, left_s: Callable[[], float]) -> Any:
+class _Reply(io.RawIOBase):
     """A socket for reading one reply, every part of it within the time that is left."""
-    import io
 
-    class Reader(io.RawIOBase):
-        def readable(self) -> bool:
-            return True
+    def __init__(self, sock: ssl.SSLSocket, left_s: Callable[[], float]) -> None:
+        self._sock = sock
+        self._left_s = left_s
 
-        def readinto(self, buffer: Any) -> int:
-            sock.settimeout(left_s())
-            return sock.recv_into(buffer)
+    def readable(self) -> bool:
+        return True
 
-    class Replying:
-        def makefile(self, _mode: str) -> io.BufferedReader:
-            return io.BufferedReader(Reader())
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(self._left_s())
+        return self._sock.recv_into(buffer)
 
-    return Replying()
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """What `HTTPResponse` asks a socket for."""
+        return io.BufferedReader(self)

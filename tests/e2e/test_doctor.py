@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from qinglong_edge.app import doctor, state
-from qinglong_edge.system import aead, zonefile
+from qinglong_edge.core.errors import Unavailable
+from qinglong_edge.system import aead, memory, zonefile
 from qinglong_edge.system.files import Files, Space
 from tests.disks import small_disk
 from tests.e2e.kit import Kit
@@ -186,15 +187,23 @@ def test_missing_cryptography_is_named_with_its_package(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit.ok("secret", "set", "S", stdin=b"x")
-    monkeypatch.setattr(
-        aead, "lacking", lambda: "email"
-    )  # an older one needs what a newer does not
+    facts: dict[str, str] = {"reason": "memory_low"}
+
+    def refused() -> None:
+        sentence = "Secrets need the Python package cryptography."
+        raise Unavailable("secret_provider_unavailable", sentence, **facts)
+
+    monkeypatch.setattr(aead, "require", refused)
+    found = seen(kit, "cryptography")
+    assert (found["status"], "swap" in found["fix"]) == ("fail", True)
+    # An older one needs what a newer does not.
+    facts = {"reason": "cryptography_missing", "module": "email"}
     found = seen(kit, "cryptography")
     assert (found["status"], "lacks the module email" in found["message"]) == ("fail", True)
     assert "python3-email" in found["fix"]
-    monkeypatch.setattr(aead, "lacking", lambda: "cryptography.hazmat")
+    facts["module"] = "cryptography.hazmat"
     found = seen(kit, "cryptography")
-    assert "is missing" in found["message"]
+    assert "need the Python package" in found["message"]
     assert "python3-cryptography" in found["fix"]
     real = os.path.exists
     monkeypatch.setattr(
@@ -259,9 +268,9 @@ def test_little_memory_and_a_hidden_proc_are_named(
     bare: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meminfo, mounts = tmp_path / "meminfo", tmp_path / "mounts"
-    meminfo.write_text("MemTotal:  65536 kB\nMemFree: 1 kB\nMemAvailable:   20480 kB\n")
+    meminfo.write_text("MemTotal:  65536 kB\nMemAvailable:   16384 kB\nSwapFree:  4096 kB\n")
     mounts.write_text("proc /proc proc rw,nosuid,hidepid=2 0 0\n")
-    monkeypatch.setattr(doctor, "MEMINFO", str(meminfo))
+    monkeypatch.setattr(memory, "MEMINFO", str(meminfo))
     monkeypatch.setattr(doctor, "MOUNTS", str(mounts))
     found = seen(bare, "memory")
     assert (found["status"], "20 MiB" in found["message"]) == ("warn", True)

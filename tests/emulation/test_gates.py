@@ -14,7 +14,7 @@ from tests.tools.router.guest import Guest, Options
 from tests.tools.router.images import Image
 from tests.tools.router.machines import MACHINES
 
-RUNS, ROUNDS = 100, 3
+RUNS, ROUNDS, OFFERS = 100, 3, 30
 
 
 @pytest.fixture(scope="module")
@@ -38,3 +38,23 @@ def test_the_program_keeps_its_budget_in_a_router(
     """ADR-0069 verification 9: over a bare interpreter of the same guest."""
     tell(f"{machine}\n{tables[machine]}")
     assert tables[machine].held, str(tables[machine])
+
+
+@pytest.fixture(scope="module")
+def worker_tables(everywhere: Everywhere[Table], shared: str) -> dict[str, Table]:
+    """The same of the worker, beside a control plane in its guest."""
+
+    def work(image: Image) -> Table:
+        with Guest(image, Options(share=shared, counted=True)) as guest:
+            return gates.measured_worker(guest, ROOT, offers=OFFERS)
+
+    return everywhere(work)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_worker_keeps_its_budget_in_a_router(
+    machine: str, worker_tables: dict[str, Table], tell: Callable[[object], None]
+) -> None:
+    """ADR-0115 verification 9: over a bare interpreter of the same guest that has loaded TLS."""
+    tell(f"{machine}, the worker\n{worker_tables[machine]}")
+    assert worker_tables[machine].held, str(worker_tables[machine])

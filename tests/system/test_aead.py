@@ -10,7 +10,7 @@ import pytest
 
 from qinglong_edge.app import about
 from qinglong_edge.core.errors import Unavailable
-from qinglong_edge.system import aead
+from qinglong_edge.system import aead, memory
 from tests.support import ROOT
 
 _PROGRAM = """
@@ -24,6 +24,18 @@ if sys.argv[2:]:
     sys.path = sys.path[:-1]
     aead.available()
     print([path for path in sys.path if not path.startswith("/")])
+"""
+
+_SMALL = """
+import sys
+from qinglong_edge.core.errors import Unavailable
+from qinglong_edge.system import aead, memory
+memory.MEMINFO = sys.argv[1]
+try:
+    aead.require()
+except Unavailable as error:
+    print(error.code, *error.facts.values())
+print("cryptography" in sys.modules)
 """
 
 
@@ -63,3 +75,31 @@ def test_the_self_test_tells_of_the_cipher_and_of_its_absence(
         aead.require()
     assert caught.value.code == "secret_provider_unavailable"
     assert "cryptography" in caught.value.message
+
+
+def test_a_box_with_too_little_memory_refuses_before_it_loads_the_cipher(tmp_path: Path) -> None:
+    """A router without swap would stand still for minutes, and then lose a process."""
+    meminfo = tmp_path / "meminfo"
+
+    def told(text: str) -> list[str]:
+        meminfo.write_text(text)
+        command = [sys.executable, "-B", "-c", _SMALL, str(meminfo)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.split()
+
+    few = "MemFree: 90000 kB\nMemAvailable: 24000 kB\nSwapFree: 575 kB\n"
+    assert told(few) == ["secret_provider_unavailable", "memory_low", "24575", "False"]
+    assert told("MemAvailable: 24000 kB\nSwapFree: 576 kB\n") == ["True"]
+
+
+@pytest.mark.parametrize("text", ["MemTotal: 1 kB\n", "MemAvailable:\n", "", None])
+def test_a_kernel_that_does_not_say_how_much_is_free_refuses_nothing(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meminfo = tmp_path / "meminfo"
+    if text is not None:
+        meminfo.write_text(text)
+    monkeypatch.setattr(memory, "MEMINFO", str(meminfo))
+    assert memory.free_kib() is None
+    assert aead.available()

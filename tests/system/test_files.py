@@ -149,6 +149,7 @@ def test_a_missing_file_is_none(tmp_path: Path, files: Files) -> None:
     assert files.read_private(missing, 9) is None
     assert files.read_range(missing, 0, 9) is None
     assert files.size(missing) is None
+    assert files.sync(missing) is None
     assert files.exists(missing) is False
     assert files.remove(missing) is False
     assert files.link(missing, str(tmp_path / "b")) is False
@@ -465,3 +466,12 @@ def test_a_failed_effect_is_told_without_its_path(number: int | None, code: str)
     found = storage_error(error, "log")
     assert (type(found), found.code) == (Unavailable, code)
     assert "private" not in str(found.document())
+
+
+def test_a_file_s_bytes_are_made_durable_and_counted(tmp_path: Path, files: Files) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"12345")
+    assert files.sync(str(path)) == 5
+    with pytest.raises(Corrupt) as error:
+        files.sync(str(tmp_path))
+    assert error.value.code == "file_unsafe"

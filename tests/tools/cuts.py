@@ -1,7 +1,8 @@
-"""`build.py cuts`: every power cut of the main job on an emulated router, two guests at a time.
+"""`build.py cuts`: every power cut of a job on an emulated router, two guests at a time.
 
-The scenario is recorded once; its cuts are tried in an order drawn anew each time, until all are
-done or the time is over. With `--control` the disk forgets its flushes: promises must break.
+The job is the main one, or with `--worker` a worker's. It is recorded once; its cuts are tried in
+an order drawn anew each time, until all are done or the time is over. With `--control` the disk
+forgets its flushes: promises must break.
 Exit status: 0, or 1 if a promise was broken (with `--control`: if none was).
 """
 
@@ -74,6 +75,7 @@ def main(given: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="build.py cuts")
     parser.add_argument("--seconds", type=int, default=900)
     parser.add_argument("--arch", choices=tuple(MACHINES), default="arm64")
+    parser.add_argument("--worker", action="store_true")
     parser.add_argument("--control", action="store_true")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     own = parser.parse_args(given)
@@ -89,7 +91,8 @@ def main(given: list[str]) -> int:
         shared = os.path.join(folder, "share")
         os.mkdir(shared)
         share.fill(ROOT, shared)
-        recording = power.record(image, shared, folder)
+        job = power.WORKER if own.worker else power.RUNTIME
+        recording = power.record(image, shared, folder, job)
         every = recording.cuts()
         print(f"{own.arch}: {len(recording.entries)} writes, flushes and marks, {len(every)} cuts")
         random.Random(own.seed).shuffle(every)

@@ -316,9 +316,9 @@ def add_tasks(daemon: Daemon, tasks: int, *, zone: str = "UTC") -> None:
 
 
 @contextlib.contextmanager
-def bare_interpreter(python: str = PYTHON) -> Iterator[tuple[int, int]]:
+def bare_interpreter(python: str = PYTHON, *, loaded: str = "sys") -> Iterator[tuple[int, int]]:
     """(pid, ns of CPU from its start to its first line) of an interpreter that only waits."""
-    code = "import sys; print('ready', flush=True); sys.stdin.read()"
+    code = f"import {loaded}, sys; print('ready', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [python, *FLAGS, "-c", code],
         stdin=subprocess.PIPE,

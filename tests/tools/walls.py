@@ -69,6 +69,7 @@ STDLIB: dict[str, frozenset[str]] = {
     "secret": frozenset({"binascii", "errno", "os", "stat"}),
     "execution": frozenset({"heapq"}),
     "worker": frozenset(),
+    "worker.transport": frozenset({"io"}),  # every interpreter has it
     "app": frozenset({"_signal", "binascii", "errno", "os", "signal", "stat", "sys", "time"}),
     "cli": frozenset({"binascii", "errno", "gc", "os", "signal", "stat", "sys", "time"}),
     ENTRY: frozenset(
@@ -90,7 +91,7 @@ LATE: dict[str, dict[str, str]] = {
     "app.making": {"json": "only `init` writes a document for a person to edit"},
     "app.worker_doctor": dict.fromkeys(("socket", "ssl"), "one-shot: whether the plane is there"),
     "worker.transport": dict.fromkeys(
-        ("http", "io", "select", "socket", "ssl"), "the plane is reached over HTTPS"
+        ("http", "select", "socket", "ssl"), "the plane is reached over HTTPS"
     ),
     "app.doctor": {"_ssl": "only `doctor`, a one-shot command"},
     "app.installed": dict.fromkeys(

@@ -20,13 +20,20 @@ WORKER_ID = "router-1"
 class Plane:
     """A control plane on loopback."""
 
-    def __init__(self, folder: str, *, lease_ms: int = 30_000, requeue: bool = False) -> None:
+    def __init__(
+        self,
+        folder: str,
+        *,
+        lease_ms: int = 30_000,
+        requeue: bool = False,
+        module: str = "tests.worker.peer",
+    ) -> None:
         self.authority = Authority(os.path.join(folder, "pki"))
         pair = self.authority.server()
         secret = base64.urlsafe_b64encode(secrets.token_bytes(32)).rstrip(b"=").decode()
         self.token = f"ql3w_worker_primary_{secret}"
         command = [
-            *(sys.executable, "-m", "tests.worker.peer", pair.certificate, pair.key),
+            *(sys.executable, "-m", module, pair.certificate, pair.key),
             *(self.authority.trust, self.token, WORKER_ID, str(lease_ms)),
             *(["requeue"] if requeue else []),
         ]

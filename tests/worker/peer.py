@@ -7,6 +7,7 @@ prints `port N`, then reads one JSON object a line from stdin and answers each w
     {"do": "add", "spec": {...}}          {"do": "fault", "fault": {...}}
     {"do": "stop", "run": ID, "why": W}   {"do": "secret", "ref": R, "value": V}
     {"do": "lose", "run": ID}             {"do": "look"}       {"do": "forget"}
+    {"do": "restore", "books": TEXT or null}: as they were in a snapshot, or empty ones
 
 A fault: operation `op`, a `kind`, how many `times`, and after how many calls (`skip`):
 
@@ -18,12 +19,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import pickle
 import socket
 import socketserver
 import ssl
 import sys
 import threading
 import time
+import zlib
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
@@ -97,6 +100,18 @@ class Plane:
             if len(body) > strict.CAPS.get(operation, 4_096):
                 raise StrictError(413, "request_too_large")
             return self._json(session_id, operation, strict.document(body))
+
+    def snapshot(self) -> str:
+        """The books as text."""
+        return base64.b64encode(zlib.compress(pickle.dumps(self.books))).decode()
+
+    def restore(self, text: str | None) -> None:
+        """The books are those of a snapshot from now on, or empty."""
+        old = self.books
+        if text is None:
+            self.books = Books(worker=old.worker, lease_ms=old.lease_ms, requeue=old.requeue)
+        else:
+            self.books = pickle.loads(zlib.decompress(base64.b64decode(text)))  # noqa: S301 - its own
 
     def _json(self, session_id: str, operation: str, found: dict[str, Any]) -> dict[str, Any]:
         books = self.books
@@ -317,6 +332,8 @@ def obey(plane: Plane, order: dict[str, Any]) -> dict[str, Any]:
             return look(plane)
         if what == "secret":
             plane.books.secrets[order["ref"]] = order["value"]
+        elif what == "restore":
+            plane.restore(order["books"])
         elif what == "stop":
             for attempt in plane.books.find(order["run"]).attempts:
                 attempt.stop = order["why"]
@@ -336,12 +353,12 @@ def obey(plane: Plane, order: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], kind: type[Plane] = Plane) -> int:
     """Serve until stdin ends."""
     certificate, key, trust, token, worker, *rest = argv
     lease_ms = int(rest[0]) if rest else 30_000
     books = Books(worker=worker, lease_ms=lease_ms, requeue="requeue" in rest)
-    plane = Plane(books, token)
+    plane = kind(books, token)
     server = Server(plane, certificate, key, trust)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdout.write(f"port {server.server_address[1]}\n")

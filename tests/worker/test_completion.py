@@ -41,6 +41,17 @@ def test_the_log_is_stored_before_the_completion_and_the_receipt_goes_last(world
     assert len(world.plane.asked) == 2
 
 
+def test_the_log_s_bytes_are_durable_before_their_number_is(world: World) -> None:
+    """Else a power cut between the two leaves a log that is too short for ever."""
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    assert world.completion.end_told("offer-1", END)
+    assert world.logs.settled == [True]
+    ended = world.entry.ended
+    assert (ended and ended.log_bytes) == len(b"worker-log")
+    assert world.completion.recover("offer-1") == "completed"
+    assert world.logs.settled == [True]
+
+
 def test_an_end_completes_a_record_that_never_heard_of_running(world: World) -> None:
     for state in (inbox.LAUNCHING, inbox.STARTED):
         world.at(state)

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from tests.support import ROOT, until
+from tests.support import ROOT
 from tests.tools import bench_idle, builder, measure
-from tests.worker.kit import Plane, WorkerHome
+from tests.worker import watched
 
 GOLDEN = os.path.join(ROOT, "tests", "build", "golden_worker_modules.txt")
 MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -21,40 +21,15 @@ NEVER = frozenset(
         *("tomllib", "traceback", "typing", "uuid", "zipfile", "zoneinfo"),
     }
 )
-ITEM = "qlsecret:v1:eyJwcm9qZWN0SWQiOiJwcm9qZWN0LTEiLCJuYW1lIjoiaXRlbS0xIn0"
-
-
-def loaded_by(python: str, folder: str) -> frozenset[str]:
-    """What a worker imports over a bare interpreter: it registers, runs an offer with a secret, a
-    log and a deadline, answers `status`, and says goodbye."""
-    zipapp = os.path.join(folder, "qinglong-edge-worker.pyz")
-    builder.build(ROOT, zipapp, python=sys.executable, kind=builder.WORKER)
-    answer = os.path.join(folder, "modules")
-    plain = [python, *measure.FLAGS, zipapp]
-    plane = Plane(os.path.join(folder, "plane"))
-    watched = [python, *measure.FLAGS, "-c", measure.WATCHED, answer, zipapp]
-    home = WorkerHome(os.path.join(folder, "worker"), plane, watched)
-    try:
-        plane.order("secret", ref=ITEM, value="v")
-        binding = {"name": "SECRET", "kind": "secret", "secretRef": ITEM}
-        run = plane.add("echo used", environment=[binding], timeoutMs=60_000)
-        home.start()
-        home.program = plain  # only the resident process is watched
-        assert plane.await_end(run)["end"] == "succeeded", home.said()
-        until(lambda: home.status()["offers"] == [])
-        assert home.end() == 0, home.said()
-        assert plane.look()["session"]["status"] == "offline"
-    finally:
-        home.kill()
-        plane.close()
-    with open(answer, encoding="utf-8") as opened:
-        return frozenset(opened.read().split("\n"))
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
     """The modules of a worker that was used."""
-    return loaded_by(measure.PYTHON, str(tmp_path_factory.mktemp("modules")))
+    folder = str(tmp_path_factory.mktemp("modules"))
+    zipapp = os.path.join(folder, "qinglong-edge-worker.pyz")
+    builder.build(ROOT, zipapp, python=sys.executable, kind=builder.WORKER)
+    return watched.modules(measure.PYTHON, zipapp, folder)
 
 
 def test_the_worker_loads_exactly_what_the_golden_list_names(loaded: frozenset[str]) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +11,6 @@ import pytest
 from tests.support import ROOT, until
 from tests.tools import builder, gates, measure
 from tests.worker.kit import Plane, WorkerHome
-
-BARE = "import ssl, sys; sys.stdout.write('r'); sys.stdout.flush(); sys.stdin.read()"
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +44,6 @@ def test_no_test_of_the_tree_is_carried_by_neither(tmp_path: Path) -> None:
     assert {name.rpartition("/")[2] for name in every - carried} <= {"ports.py"}
 
 
-@contextlib.contextmanager
-def bare() -> Iterator[int]:
-    """An interpreter that has loaded ssl and does nothing else."""
-    command = [sys.executable, "-I", "-S", "-c", BARE]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
-        assert started.stdin is not None
-        assert started.stdout is not None
-        assert started.stdout.read(1) == b"r"
-        yield started.pid
-        started.stdin.close()
-
-
 def test_an_idle_worker_holds_little_more_than_tls_itself(
     artifact: builder.Artifact, tmp_path: Path
 ) -> None:
@@ -72,7 +55,7 @@ def test_an_idle_worker_holds_little_more_than_tls_itself(
         pid = home.start()
         plane.await_end(run)
         until(lambda: home.status()["offers"] == [])
-        with bare() as other:
+        with measure.bare_interpreter(sys.executable, loaded="ssl") as (other, _start):
             over = measure.memory(pid).rss - measure.memory(other).rss
         limit = gates.budget(ROOT, "worker-edge")["idle_rss_kib"]
         sys.stderr.write(f"\nidle worker: {over} KiB over a bare interpreter with ssl\n")

@@ -154,6 +154,7 @@ class Logs:
         self.content: bytes | None = b"worker-log"
         self.truncated: bool | None = None
         self.opened = 0
+        self.settled: list[bool] = []  # before the number of its bytes was recorded
         self.prepared_id = LOG_ID
         self.log_artifact_id = LOG_ID
 
@@ -190,7 +191,9 @@ class Logs:
     def log_id(self, _entry: Entry) -> str:
         return LOG_ID
 
-    def size(self, _log_id: str) -> int | None:
+    def settle(self, _log_id: str) -> int | None:
+        entry = self.store.get("offer-1")
+        self.settled.append(entry is not None and entry.ended is None)
         return None if self.content is None else len(self.content)
 
 

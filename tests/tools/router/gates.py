@@ -1,4 +1,4 @@
-"""The budgets inside a router: its table of processes against the numbers of the edge profile."""
+"""The budgets inside a router: its table of processes against the numbers of two profiles."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tests.tools.router.guest import Guest
 from tests.tools.router.machines import MINOR
 
 _MODULE = "tests.tools.router.processes"
+_WORKERS = "tests.tools.router.workers"
+_RUNTIME_GOLDEN, _WORKER_GOLDEN = "golden_modules.txt", "golden_worker_modules.txt"
 _NAMED = 8
 PARTS = ("life", "secrets", "modules", "cost")
 
@@ -59,6 +61,24 @@ def judged(root: str, found: dict[str, Any]) -> Table:
     return Table(gates, blame(root, found.get("modules")))
 
 
+def measured_worker(guest: Guest, root: str, *, offers: int) -> Table:
+    """The worker's table, measured as the other one."""
+    limits = budget(root, "worker-edge")
+    words = (f"/share/{share.WORKER}", "--offers", offers)
+    found = guest.python(_WORKERS, *words, timeout_s=900.0)
+    life, growth = found["life"], limits["growth_kib"]
+    dirty, child = life["idle"]["private_dirty"], life["child"]["anonymous"]
+    gates = [
+        Gate("idle worker private dirty KiB", dirty, limits["idle_private_dirty_kib"]),
+        Gate("idle worker RSS KiB", life["idle"]["rss"], limits["idle_rss_kib"]),
+        Gate("child of an offer with a secret KiB", child, limits["router_secret_child_kib"]),
+        Gate("growth by a launch KiB", life["launched"]["private_dirty"], growth),
+        Gate(f"growth by {offers} offers KiB", life["growth"]["private_dirty"], growth),
+        _modules(root, found["modules"], _WORKER_GOLDEN),
+    ]
+    return Table(gates, blame(root, found["modules"], _WORKER_GOLDEN))
+
+
 def _life(found: dict[str, Any], limits: dict[str, float]) -> list[Gate]:
     growth = limits["growth_kib"]
     return [
@@ -84,8 +104,8 @@ def _secrets(found: dict[str, Any] | None, limits: dict[str, float]) -> list[Gat
     ]
 
 
-def _modules(root: str, loaded: list[str]) -> Gate:
-    over = sorted(frozenset(loaded) - _golden(root))
+def _modules(root: str, loaded: list[str], golden: str = _RUNTIME_GOLDEN) -> Gate:
+    over = sorted(frozenset(loaded) - _golden(root, golden))
     return Gate(f"modules over golden ({', '.join(over) or 'none'})", len(over), 0)
 
 
@@ -102,16 +122,16 @@ def _cost(found: dict[str, Any], limits: dict[str, float]) -> list[Gate]:
     ]
 
 
-def _golden(root: str) -> frozenset[str]:
-    path = os.path.join(root, "tests", "build", "golden_modules.txt")
+def _golden(root: str, name: str) -> frozenset[str]:
+    path = os.path.join(root, "tests", "build", name)
     return bench_idle.golden(path, f"3.{MINOR}")
 
 
-def blame(root: str, loaded: list[str] | None) -> str:
+def blame(root: str, loaded: list[str] | None, golden: str = _RUNTIME_GOLDEN) -> str:
     """The modules over the golden list, and the largest of ours by their sources."""
     if loaded is None:
         return ""
-    over = sorted(frozenset(loaded) - _golden(root))
+    over = sorted(frozenset(loaded) - _golden(root, golden))
     paths = {name: f"{os.path.join(root, *name.split('.'))}.py" for name in loaded}
     sized = [(os.path.getsize(path), name) for name, path in paths.items() if os.path.isfile(path)]
     largest = ", ".join(f"{name} {size:,}" for size, name in sorted(sized, reverse=True)[:_NAMED])

@@ -14,6 +14,8 @@ import os
 BYTES = 1_024
 COUNT = 512
 DEVICE = "/dev/vdc"
+_LARGE = 131_072  # of one large mark
+_BEHIND = (COUNT + 4) * BYTES  # the small ones, and the page of an effect, which is written whole
 
 
 class Marks:
@@ -32,6 +34,25 @@ class Marks:
         self._buffer[:BYTES] = text.ljust(BYTES, b"\0")
         os.pwritev(self._descriptor, [memoryview(self._buffer)[:BYTES]], self._said % COUNT * BYTES)
         self._said += 1
+
+
+class Snapshots:
+    """One place behind the marks for a large one, written over each time."""
+
+    def __init__(self, device: str = DEVICE) -> None:
+        self._descriptor = os.open(device, os.O_WRONLY | os.O_DIRECT)
+        self._buffer = mmap.mmap(-1, _LARGE)
+
+    def say(self, **what: object) -> None:
+        """One mark; it has been heard when this returns."""
+        text = json.dumps(what).encode()
+        length = -(-len(text) // BYTES) * BYTES
+        if length > _LARGE:
+            raise ValueError(f"a snapshot has {len(text)} bytes")
+        self._buffer[:length] = text.ljust(length, b"\0")
+        written = os.pwritev(self._descriptor, [memoryview(self._buffer)[:length]], _BEHIND)
+        if written != length:
+            raise OSError(f"{written} of {length} bytes were written")
 
 
 def effect(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Power cuts that are honest: the main job recorded once, every disk that a cut leaves tried.
+"""Power cuts that are honest: a job recorded once, every disk that a cut leaves tried.
 
 One guest plays the scenario on a disk whose writes are recorded with their flushes. A second guest,
 which finds another boot id, gets one disk after the other as a cut would have left it: what was
@@ -32,9 +32,25 @@ _MIXED = 3  # so many random parts of each unflushed tail are in the list of all
 
 
 @dataclass(frozen=True)
+class Job:
+    """A program, and the modules that play its scenario and look at what a cut left of it."""
+
+    program: str  # in the share
+    scenario: str
+    verdict: str
+
+
+RUNTIME = Job(share.ZIPAPP, "tests.tools.router.scenario", "tests.tools.router.verdict")
+WORKER = Job(
+    share.WORKER, "tests.tools.router.worker_scenario", "tests.tools.router.worker_verdict"
+)
+
+
+@dataclass(frozen=True)
 class Recording:
     """What a guest wrote and said while it played the scenario."""
 
+    job: Job
     image: str  # the disk before it
     entries: list[Entry]
 
@@ -59,7 +75,7 @@ def acknowledged(recording: Recording, what: str) -> list[Cut]:
     ]
 
 
-def record(image: Image, shared: str, folder: str) -> Recording:
+def record(image: Image, shared: str, folder: str, job: Job = RUNTIME) -> Recording:
     """Play the scenario in a guest; its recording. `folder` keeps the disk."""
     disk, marks = os.path.join(folder, "disk"), os.path.join(folder, "marks")
     options = ("-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=0,lazy_journal_init=0")
@@ -72,14 +88,10 @@ def record(image: Image, shared: str, folder: str) -> Recording:
         disks = (f"file={first.url}", f"file={second.url}")
         with Guest(image, Options(_MEMORY_MIB, share=shared, disks=disks)) as guest:
             guest.check("mount -t ext4 -o noatime /dev/vdb /flash")
-            guest.python(
-                "tests.tools.router.scenario",
-                f"/share/{share.ZIPAPP}",
-                "/flash/state",
-                timeout_s=_SCENARIO_S,
-            )
+            words = (f"/share/{job.program}", "/flash/state")
+            guest.python(job.scenario, *words, timeout_s=_SCENARIO_S)
             entries = list(journal.entries)
-    return Recording(disk, entries)
+    return Recording(job, disk, entries)
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,8 @@ class Judge:
         except BaseException:
             self._server.close()
             raise
-        command = f"{PYTHON} -m tests.tools.router.verdict /share/{share.ZIPAPP}"
+        job = recording.job
+        command = f"{PYTHON} -m {job.verdict} /share/{job.program}"
         self._lines = self._guest.lines(command, timeout_s=_VERDICT_S)
         self._answer("ready")
 
@@ -120,7 +133,8 @@ class Judge:
         entries = self._recording.entries
         self._server.put(blocks.disk(entries, cut, honest=honest))
         said = [json.loads(mark) for mark in blocks.marks(entries, cut)]
-        self._guest.send(json.dumps(said))
+        books = [mark for mark in said if "books" in mark][-1:]  # each is the whole of them
+        self._guest.send(json.dumps([*(mark for mark in said if "books" not in mark), *books]))
         answer = json.loads(self._answer("{"))
         return Found(cut, answer["broken"], answer["seconds"])
 

@@ -139,7 +139,7 @@ def secret_launch(product: Product, home: str) -> dict[str, Any]:
         peak = NOTHING
         while asking.is_alive():
             for child in children(daemon.pid):
-                peak = max(peak, _python_memory(child), key=lambda each: each.private_dirty)
+                peak = max(peak, python_memory(child), key=lambda each: each.private_dirty)
         asking.join()
         ended = daemon.call("run.wait", run=str(begun[0]["number"]))
         _until(lambda: not children(daemon.pid))
@@ -149,7 +149,7 @@ def secret_launch(product: Product, home: str) -> dict[str, Any]:
     return {"child": told(peak), "daemon": told(after, before), "bare": told(bare)}
 
 
-def _python_memory(pid: int) -> Memory:
+def python_memory(pid: int) -> Memory:
     """Memory of a child that is still the program; nothing once it is a shell or gone."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, KeyError):
         if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):

@@ -69,7 +69,7 @@ class Verdict:
         except (RuntimeError, OSError, sqlite3.Error, subprocess.SubprocessError) as error:
             self.broken.append(f"nobody could start on it: {error}")
         finally:
-            _unmount()
+            unmount()
 
     def _give(self) -> None:
         begun = os.path.exists(os.path.join(self._state, "config.json"))
@@ -169,7 +169,7 @@ def _same(daemon: Daemon, run: str, wanted: dict[str, object]) -> Iterator[str]:
         yield f"run {run} was said to be {wanted} and is {different}"
 
 
-def _unmount() -> None:
+def unmount() -> None:
     """Nothing of the disk stays in memory: the next one is another one."""
     deadline = time.monotonic() + _WITHIN_S
     while subprocess.run(["umount", "/flash"], capture_output=True).returncode != 0:
