@@ -3,7 +3,8 @@
     python3 build.py                            the artifacts below dist, checked against budgets
     python3 build.py demo                       builds, then runs the main job for real and tells it
     python3 build.py test [--with-emulation] [--with-musl] [-- PYTEST ARGUMENTS]
-    python3 build.py bench [--json] [--quick]   the measured table
+    python3 build.py bench [--json] [--quick]   the measured table, here and in two emulated routers
+    python3 build.py bench --readme FILE        the README's table from what `--json` printed
     python3 build.py cuts [--seconds N] [--arch arm64|x86] [--worker] [--control]   power cuts
 
 A thin door: the work is done by the modules under tests/tools.
@@ -30,6 +31,9 @@ def _arguments(given: list[str]) -> argparse.Namespace:
     bench = commands.add_parser("bench", help="the measured table")
     bench.add_argument("--json", action="store_true", help="one JSON document")
     bench.add_argument("--quick", action="store_true", help="shorter looks, smaller states")
+    bench.add_argument("--only", action="append", help="one part; an unknown one names them all")
+    bench.add_argument("--routers", metavar="FILE", help="their figures from an earlier --json")
+    bench.add_argument("--readme", metavar="FILE", help="write an earlier --json into the README")
     cuts = commands.add_parser("cuts", help="power cuts on an emulated router")
     cuts.add_argument("--seconds", type=int, default=900, help="how long to go on")
     cuts.add_argument("--arch", choices=("arm64", "x86"), default="arm64", help="which router")
@@ -79,9 +83,11 @@ def main(given: list[str]) -> int:
     options = [
         f"--{name}" for name in ("json", "quick", "worker", "control") if getattr(own, name, False)
     ]
-    for name in ("seconds", "arch", "seed"):
+    for name in ("seconds", "arch", "seed", "routers", "readme"):
         if getattr(own, name, None) is not None:
             options += [f"--{name}", str(getattr(own, name))]
+    for part in getattr(own, "only", None) or ():
+        options += ["--only", part]
     status: int = importlib.import_module(f"tests.tools.{own.command}").main(options)
     return status
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
-from tests.tools import bench, bench_idle, bench_run, gates, measure
+from tests.tools import bench_idle, bench_parts, bench_run, gates, measure
 from tests.tools.measure import Product
 
 BUDGET = gates.budget(ROOT)
@@ -40,7 +40,7 @@ def best(measurement: Callable[[str], float], limit: float) -> float:
 def grown(product: Product, home: Path) -> str:
     """What may be to blame: modules over the golden list, the largest of ours by their code."""
     loaded = frozenset(bench_idle.modules(product, str(home)))
-    over = sorted(loaded - bench_idle.golden(bench.GOLDEN, bench.MINOR))
+    over = sorted(loaded - bench_idle.golden(bench_parts.GOLDEN, bench_parts.MINOR))
     return f"{len(loaded)} modules, over golden: {over or 'none'}; by size: {weights(loaded)}"
 
 
@@ -130,7 +130,7 @@ def test_a_due_command_begins_soon(product: Product) -> None:
 def test_a_run_writes_little_to_the_device(product: Product) -> None:
     """Bytes back to back and apart, commits and flushes of one run with a one-line log on ext4."""
     try:
-        with measure.ext4() as disk:
+        with measure.disk() as disk:
             burst = bench_run.device(product, disk, runs=60, apart=False)
             apart = bench_run.device(product, disk, runs=20, apart=True)
     except measure.UnmeasurableError as error:
@@ -139,32 +139,3 @@ def test_a_run_writes_little_to_the_device(product: Product) -> None:
     assert apart.bytes <= BUDGET["run_device_bytes_apart"], apart
     assert burst.commits <= BUDGET["run_commits"], burst
     assert (burst.flushes or 0) <= BUDGET["run_flushes"], burst
-
-
-def test_a_missed_gate_is_said_and_an_unmeasured_row_is_not_a_miss() -> None:
-    rows = [
-        bench.Row("good", 1.5, "x", 2, 1, "measured somehow"),
-        bench.Row("bad", 2_100.4, "KiB", 2_000, 1_000, "measured somehow"),
-        bench.Row("unknown", None, "bytes", 2, 1, "measured somehow", "a loop mount needs root"),
-    ]
-    assert [row.ok for row in rows] == [True, False, None]
-    lines = bench.table(rows).splitlines()
-    assert lines[1].split()[:3] == ["good", "1.50", "2"]
-    assert lines[2].split()[:3] == ["bad", "MISSED", "2,100"]
-    assert lines[3].endswith("a loop mount needs root")
-    assert rows[2].document()["value"] is None
-    assert rows[1].document()["ok"] is False
-
-
-def test_what_cannot_be_measured_here_gives_null_rows_with_the_reason() -> None:
-    def refuse() -> list[float | None]:
-        raise measure.UnmeasurableError("no such tool")
-
-    lines = [bench.Line("a", "x", 1, 1, "how"), bench.Line("b", "x", 1, 1, "how")]
-    rows = bench.measured((lines, refuse))
-    assert [(row.name, row.value, row.reason) for row in rows] == [
-        ("a", None, "no such tool"),
-        ("b", None, "no such tool"),
-    ]
-    counted = bench.measured((lines, lambda: [0.5, None]))
-    assert [row.ok for row in counted] == [True, None]

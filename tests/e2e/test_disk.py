@@ -165,7 +165,7 @@ def test_a_file_system_that_turns_read_only_after_an_error_ends_no_daemon(bare: 
     kit = bare
     with contextlib.ExitStack() as undo:
         try:
-            disk = undo.enter_context(measure.ext4())
+            disk = undo.enter_context(measure.disk())
         except measure.UnmeasurableError as error:
             pytest.skip(str(error))
         kit.state = Path(disk.path) / "s"

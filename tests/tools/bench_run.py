@@ -12,6 +12,7 @@ from tests.tools import measure
 from tests.tools.measure import BareSpawner, Daemon, Disk, Product
 
 _ECHO = "echo hi"
+_AT_ONCE = 4  # as many as the edge profile lets run
 _SECONDS_MAX = 3.0  # a command that is not there this long after its due moment never comes
 
 
@@ -119,18 +120,19 @@ def due_ratio(product: Product, home: str, *, seconds: int) -> float:
     try:
         with product.daemon(state) as daemon, BareSpawner(product.python) as spawner:
             daemon.call("task.add", name="due", shell=text, cron=["* * * * * *"], zone="UTC")
-            _arrived_ns(descriptor)  # the first one warms the wrapper's probes up
+            arrived_ns(descriptor)  # the first one warms the wrapper's probes up
             for _ in range(seconds):
-                arrived = _arrived_ns(descriptor)
+                arrived = arrived_ns(descriptor)
                 late.append(arrived % 1_000_000_000)
                 time.sleep(0.5)
-                bare.append(_bare_ns(spawner, descriptor, text))
+                bare.append(bare_ns(spawner, descriptor, text))
     finally:
         os.close(descriptor)
     return measure.median(late) / measure.median(bare)
 
 
-def _arrived_ns(descriptor: int) -> int:
+def arrived_ns(descriptor: int) -> int:
+    """When the next word came over a fifo, on the wall clock."""
     if not select.select([descriptor], [], [], _SECONDS_MAX)[0]:
         raise RuntimeError("no command began within its second")
     now = time.time_ns()
@@ -138,9 +140,43 @@ def _arrived_ns(descriptor: int) -> int:
     return now
 
 
-def _bare_ns(spawner: BareSpawner, descriptor: int, text: str) -> int:
-    """The spawner answers only after its command has ended, so the fifo is heard first."""
+def bare_ns(spawner: BareSpawner, descriptor: int, text: str) -> int:
+    """From a bare fork to the word of the command; the spawner answers after that has ended."""
     spawner.order("/bin/sh", "sh", "-c", text)
-    arrived = _arrived_ns(descriptor)
+    arrived = arrived_ns(descriptor)
     start, _cpu = spawner.answer()
     return arrived - start
+
+
+@dataclass(frozen=True)
+class Sustained:
+    """Wall time of a run and of a bare spawn, each without a pause."""
+
+    runs_ns: float
+    spawn_ns: float
+
+
+def sustained(product: Product, home: str, *, seconds: float) -> Sustained:
+    """As many runs as may be at once, always; then bare spawns of the same, one after the other."""
+    state = os.path.join(home, "state")
+    product.init(state)
+    names = [f"one line {number}" for number in range(_AT_ONCE)]
+    with product.daemon(state) as daemon, BareSpawner(product.python) as spawner:
+        for name in names:
+            daemon.call("task.add", name=name, shell=_ECHO)
+        _together(daemon, names)
+        begun, runs = time.monotonic_ns(), 0
+        while time.monotonic_ns() - begun < seconds * 1e9:
+            _together(daemon, names)
+            runs += len(names)
+        ran = time.monotonic_ns() - begun
+        begun = time.monotonic_ns()
+        for _ in range(runs):
+            spawner.spawn("/bin/sh", "sh", "-c", _ECHO)
+        return Sustained(ran / runs, (time.monotonic_ns() - begun) / runs)
+
+
+def _together(daemon: Daemon, names: list[str]) -> None:
+    started = [daemon.call("run.start", name=name)["number"] for name in names]
+    for number in started:
+        daemon.call("run.wait", run=str(number))

@@ -27,12 +27,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 PYTHON = os.path.realpath(sys.executable)  # a virtual environment's name would load its settings
 FLAGS = ("-I", "-S")
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-_NEVER = "0 0 1 1 *"
-_DISK_BYTES = 128 << 20  # the edge reserve of 32 MiB and one log have to fit
+NEVER = "0 0 1 1 *"
+_DISK_BYTES = 192 << 20  # the edge reserve of 32 MiB and one log, beside what f2fs keeps back
+_EXT4 = ("-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0")
 _SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER
 
-# The product with another shell and other tools than its own defaults, as on another system; from
-# the tree, because the zipapp's door does not let anybody choose.
+# The product with another shell and other tools, from the tree: the zipapp lets nobody choose.
 _OTHER_SHELL = """
 import sys
 tree, state_path, shell, tools = sys.argv[1:5]
@@ -306,7 +306,7 @@ def add_tasks(daemon: Daemon, tasks: int, *, zone: str = "UTC") -> None:
             "task.add",
             name=f"task {number}",
             shell=f"echo {number}; run the thing",
-            cron=[_NEVER],
+            cron=[NEVER],
             zone=zone,
             environment={"NUMBER": str(number)},
         )
@@ -419,8 +419,7 @@ def _children() -> frozenset[int]:
 
 def memory_folder() -> str | None:
     """A tmpfs to keep states on, or None."""
-    place = "/dev/shm"
-    return place if os.access(place, os.W_OK | os.X_OK) else None
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
 
 
 @contextlib.contextmanager
@@ -459,32 +458,33 @@ class Disk:
 
 
 @contextlib.contextmanager
-def ext4() -> Iterator[Disk]:
-    """A fresh ext4 of 128 MiB on a loop device; UnmeasurableError where that cannot be had."""
+def disk(kind: str = "ext4") -> Iterator[Disk]:
+    """A fresh disk of 192 MiB on a loop device; UnmeasurableError where that cannot be had."""
     if os.geteuid() != 0:
         raise UnmeasurableError("a loop mount needs root")
-    for tool in ("mkfs.ext4", "losetup", "mount", "umount"):
-        if shutil.which(tool, path=ENVIRONMENT["PATH"]) is None:
-            raise UnmeasurableError(f"{tool} is not installed")
+    for name in (f"mkfs.{kind}", "losetup", "mount", "umount"):
+        if shutil.which(name, path=ENVIRONMENT["PATH"]) is None:
+            raise UnmeasurableError(f"{name} is not installed")
     with contextlib.ExitStack() as undo:
         home = undo.enter_context(folder(on_memory=True))
         image, mounted = os.path.join(home, "image"), os.path.join(home, "mounted")
         with open(image, "wb") as opened:
             opened.truncate(_DISK_BYTES)
         os.mkdir(mounted)
-        options = "lazy_itable_init=0,lazy_journal_init=0"
-        _tool("mkfs.ext4", "-q", "-b", "4096", "-E", options, image)
-        device = _tool("losetup", "-f", "--show", image).strip()
-        undo.callback(_tool, "losetup", "-d", device)
-        _tool("mount", "-t", "ext4", device, mounted)
-        undo.callback(_tool, "umount", mounted)
+        tool(f"mkfs.{kind}", "-q", *(_EXT4 if kind == "ext4" else ()), image)
+        device = tool("losetup", "-f", "--show", image).strip()
+        undo.callback(tool, "losetup", "-d", device)
+        tool("mount", "-t", kind, device, mounted)
+        undo.callback(tool, "umount", mounted)
         yield Disk(mounted, device)
 
 
-def _tool(*command: str) -> str:
+def tool(*command: str) -> str:
+    """What a command prints; UnmeasurableError with its last line if it fails."""
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     if done.returncode != 0:
-        raise UnmeasurableError(f"{command[0]} failed: {done.stderr.strip().splitlines()[-1:]}")
+        said = done.stderr.strip().partition("\n")[0].rpartition(": ")[2]
+        raise UnmeasurableError(f"{command[0]} failed: {said}")
     return done.stdout
 
 
@@ -495,6 +495,6 @@ def busybox() -> Iterator[tuple[str, str]]:
     if program is None:
         raise UnmeasurableError("busybox is not installed")
     with folder() as applets:
-        for name in _tool(program, "--list").split():
+        for name in tool(program, "--list").split():
             os.symlink(program, os.path.join(applets, name))
         yield program, applets
