@@ -2,9 +2,10 @@
 
     python3 build.py                            the artifacts below dist, checked against budgets
     python3 build.py demo                       builds, then runs the main job for real and tells it
-    python3 build.py test [--with-emulation] [--with-musl] [-- PYTEST ARGUMENTS]
+    python3 build.py test [--with-emulation] [--with-musl] [--with-flash] [-- PYTEST ARGUMENTS]
     python3 build.py bench [--json] [--quick]   the measured table
-    python3 build.py cuts [--seconds N] [--arch arm64|x86] [--control]   power cuts on a router
+    python3 build.py cuts [--seconds N] [--arch arm64|x86] [--flash jffs2|ubifs] [--control]
+                                                power cuts on an emulated router
 
 A thin door: the work is done by the modules under tests/tools.
 """
@@ -27,13 +28,15 @@ def _arguments(given: list[str]) -> argparse.Namespace:
     test = commands.add_parser("test", help="lint, types and tests; pytest's arguments after --")
     test.add_argument("--with-emulation", action="store_true", help="install all, skip nothing")
     test.add_argument("--with-musl", action="store_true", help="a router's userland, alone or too")
+    test.add_argument("--with-flash", action="store_true", help="a router's flash, alone or too")
     bench = commands.add_parser("bench", help="the measured table")
     bench.add_argument("--json", action="store_true", help="one JSON document")
     bench.add_argument("--quick", action="store_true", help="shorter looks, smaller states")
     cuts = commands.add_parser("cuts", help="power cuts on an emulated router")
     cuts.add_argument("--seconds", type=int, default=900, help="how long to go on")
     cuts.add_argument("--arch", choices=("arm64", "x86"), default="arm64", help="which router")
-    cuts.add_argument("--control", action="store_true", help="a disk that forgets its flushes")
+    cuts.add_argument("--flash", choices=("jffs2", "ubifs"), default=None, help="on a flash chip")
+    cuts.add_argument("--control", action="store_true", help="what is flushed is forgotten")
     cuts.add_argument("--seed", type=int, default=None, help="the order of an earlier time")
     if "--" not in given:
         return parser.parse_args(given)
@@ -74,9 +77,15 @@ def main(given: list[str]) -> int:
         from tests.tools import testing
 
         given = getattr(own, "pytest", [])
-        return testing.test(ROOT, emulation=own.with_emulation, musl=own.with_musl, pytest=given)
+        return testing.test(
+            ROOT,
+            emulation=own.with_emulation,
+            musl=own.with_musl,
+            flash=own.with_flash,
+            pytest=given,
+        )
     options = [f"--{name}" for name in ("json", "quick", "control") if getattr(own, name, False)]
-    for name in ("seconds", "arch", "seed"):
+    for name in ("seconds", "arch", "seed", "flash"):
         if getattr(own, name, None) is not None:
             options += [f"--{name}", str(getattr(own, name))]
     status: int = importlib.import_module(f"tests.tools.{own.command}").main(options)

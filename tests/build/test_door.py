@@ -131,6 +131,33 @@ def test_with_emulation_everything_is_provided_and_nothing_may_be_skipped(
     assert {machine for name, machine in machines if name != "arm64"} == {None}
 
 
+def test_with_flash_alone_its_tests_run_after_the_checks_and_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls()
+    asked: list[tuple[str | None, ...]] = []
+
+    def run(
+        command: list[str], _folder: str, environment: dict[str, str], _within_s: float
+    ) -> tuple[int, str]:
+        names = ("EDGE_FLASH", "EDGE_EMULATION", "EDGE_STRICT")
+        asked.append((command[-1], *map(environment.get, names)))
+        return 0, ""
+
+    for name in ("EDGE_FLASH", "EDGE_EMULATION", "EDGE_STRICT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(subprocess, "call", calls)
+    monkeypatch.setattr(testing, "bounded", run)
+    monkeypatch.setattr(testing, "_environment", lambda root: "python")
+    monkeypatch.setattr(testing, "_provide", lambda root, packages: None)
+    assert testing.test(str(tmp_path), emulation=False, musl=False, flash=True, pytest=[]) == 0
+    assert calls.tools() == ["ruff", "ruff", "mypy"]
+    assert asked == [("tests/flash", "1", None, "1")]
+    asked.clear()
+    assert testing.test(str(tmp_path), emulation=False, musl=False, pytest=[]) == 0
+    assert {each[1:] for each in asked} == {(None, None, None)}
+
+
 def test_a_part_that_does_not_end_is_ended_with_all_it_started(tmp_path: Path) -> None:
     text = "echo begun; sleep 1000 & echo $! >child; trap '' ABRT; wait; wait; sleep 1000"
     status, told = testing.bounded(["sh", "-c", text], str(tmp_path), dict(os.environ), 1.0)

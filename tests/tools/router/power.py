@@ -86,9 +86,34 @@ def record(image: Image, shared: str, folder: str) -> Recording:
 class Found:
     """What one cut came to."""
 
-    cut: Cut
+    cut: object  # it says itself
     broken: list[str]
     seconds: float
+
+
+class Looker:
+    """The program in a booted guest that looks at whatever place it finds after a cut."""
+
+    def __init__(self, guest: Guest, *arguments: str) -> None:
+        self._guest = guest
+        words = " ".join(arguments)
+        command = f"{PYTHON} -m tests.tools.router.verdict /share/{share.ZIPAPP} {words}"
+        self._lines = guest.lines(command, timeout_s=_VERDICT_S)
+        self._answer("ready")
+
+    def _answer(self, wanted: str) -> str:
+        told = []
+        for line in self._lines:
+            if line.startswith(wanted):
+                return line
+            told.append(line)
+        raise GuestError(f"the checks ended with {self._guest.status}: " + "\n".join(told))
+
+    def look(self, cut: object, marks: list[str]) -> Found:
+        """What had been said before the cut, held against what is there."""
+        self._guest.send(json.dumps([json.loads(mark) for mark in marks]))
+        answer = json.loads(self._answer("{"))
+        return Found(cut, answer["broken"], answer["seconds"])
 
 
 class Judge:
@@ -100,29 +125,16 @@ class Judge:
         disks = (f"file={self._server.url}",)
         try:
             self._guest = Guest(image, Options(_MEMORY_MIB, share=shared, disks=disks))
+            self._looker = Looker(self._guest)
         except BaseException:
             self._server.close()
             raise
-        command = f"{PYTHON} -m tests.tools.router.verdict /share/{share.ZIPAPP}"
-        self._lines = self._guest.lines(command, timeout_s=_VERDICT_S)
-        self._answer("ready")
-
-    def _answer(self, wanted: str) -> str:
-        told = []
-        for line in self._lines:
-            if line.startswith(wanted):
-                return line
-            told.append(line)
-        raise GuestError(f"the checks ended with {self._guest.status}: " + "\n".join(told))
 
     def try_(self, cut: Cut, *, honest: bool = True) -> Found:
         """One disk."""
         entries = self._recording.entries
         self._server.put(blocks.disk(entries, cut, honest=honest))
-        said = [json.loads(mark) for mark in blocks.marks(entries, cut)]
-        self._guest.send(json.dumps(said))
-        answer = json.loads(self._answer("{"))
-        return Found(cut, answer["broken"], answer["seconds"])
+        return self._looker.look(cut, blocks.marks(entries, cut))
 
     def close(self) -> None:
         """The guest's end."""
