@@ -41,12 +41,16 @@ def guest(router: Image, shared: str, tmp_path_factory: pytest.TempPathFactory) 
 def mounted(guest: Guest) -> Iterator[Callable[[str, str], None]]:
     """Mounts one chip for the time of a test."""
 
+    taken: list[str] = []
+
     def mount(name: str, kind: str) -> None:
-        number = list(CHIPS).index((name, kind))
-        guest.check(f"{PYTHON} -m tests.tools.router.flash {kind} {number}")
+        chip = f"{kind} {list(CHIPS).index((name, kind))}"
+        guest.check(f"{PYTHON} -m tests.tools.router.flash mount {chip}")
+        taken.append(chip)
 
     yield mount
-    guest.check(f"umount {flash.PLACE}")
+    for chip in taken:
+        guest.check(f"{PYTHON} -m tests.tools.router.flash unmount {chip}")
 
 
 @contextmanager
@@ -73,7 +77,7 @@ def holds(answer: dict[str, Any], name: str, filesystem: str) -> Gate:
     """The promises of a good place; the bytes that a run takes."""
     assert (answer["storage"]["mode"], answer["storage"]["filesystem"]) == ("wal", filesystem)
     assert (answer["degraded"], answer["exit_code"], answer["log_bytes"]) == ([], 7, 3)
-    limit = budget(ROOT)["run_device_bytes_burst"]
+    limit = budget(ROOT)["run_flash_bytes"]
     return Gate(f"{name}: bytes of flash a run", answer["bytes"], limit)
 
 
@@ -166,6 +170,8 @@ def test_doctor_says_on_one_screen_what_a_small_flash_needs_and_then_is_content(
     full = doctor(guest)
     tell("\n".join(full))
     assert starting(full, "fail", "space")
+    (database,) = starting(full, "warn", "database")
+    assert "full disk" in database, "nobody can make its write-ahead log"
     for check in ("file", "space:"):
         (told,) = [line for line in starting(full, check) if ":" in line]
         assert told.endswith("Free some space, or use another disk.")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -24,34 +25,27 @@ from tests.tools.router.power import Found
 SAMPLE = 6
 CUT_AFTER = (16, 28)  # marks, of about 32
 SEED = int(os.environ.get("EDGE_SEED") or time.strftime("%Y%m%d"))
-FORGETFUL = "ubifs, asked for nothing"
+
+
+def tried(router: Image, shared: str, kind: str, *, played: str, count: int) -> list[Found]:
+    """What became of some moments of a recording; the last of them is the guest's real end."""
+    last = random.Random(SEED).randint(*CUT_AFTER)
+    with power.place() as folder:
+        moments = flash_power.record(router, played, kind, folder, seed=SEED, last=last)
+        chosen = flash_power.sample(moments, count, SEED)
+        with flash_power.Judge(router, shared, kind, folder) as judge:
+            return [judge.try_(moment) for moment in chosen]
 
 
 @pytest.fixture(scope="module")
-def found(
-    router: Image, shared: str, given: Callable[[str], str]
-) -> Iterator[dict[str, list[Found]]]:
-    """What the sample of each came to, and what a program that never asks to keep anything does."""
-    with power.place() as folder:
+def found(router: Image, shared: str) -> dict[str, list[Found]]:
+    """What the sample of each file system came to, both at once."""
 
-        def work(name: str) -> list[Found]:
-            kind = name.partition(",")[0]
-            home = os.path.join(folder, name)
-            os.mkdir(home)
-            played = shared
-            if name == FORGETFUL:
-                tree = os.path.join(home, "tree")
-                played = given(flash_power.forgetful(ROOT, tree))
-            last = random.Random(SEED).randint(*CUT_AFTER)
-            moments = flash_power.record(router, played, kind, home, seed=SEED, last=last)
-            chosen = flash_power.sample(moments, SAMPLE, SEED)
-            chosen = chosen[-1:] if name == FORGETFUL else chosen
-            with flash_power.Judge(router, shared, kind, home) as judge:
-                return [judge.try_(moment) for moment in chosen]
+    def work(kind: str) -> list[Found]:
+        return tried(router, shared, kind, played=shared, count=SAMPLE)
 
-        names = (*KINDS, FORGETFUL)
-        with ThreadPoolExecutor(2) as pool:
-            yield dict(zip(names, pool.map(work, names), strict=True))
+    with ThreadPoolExecutor(len(KINDS)) as pool:
+        return dict(zip(KINDS, pool.map(work, KINDS), strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,11 +61,12 @@ def test_after_a_power_cut_everything_acknowledged_is_there(
 
 
 def test_a_program_that_asks_the_flash_for_nothing_breaks_promises(
-    found: dict[str, list[Found]],
+    router: Image, shared: str, given: Callable[[str], str], tmp_path: Path
 ) -> None:
     """The control: if this passed, the cuts on ubifs would prove nothing."""
-    (lost,) = found[FORGETFUL]
-    assert any("run 1 is gone" in said for said in lost.broken), lost
+    forgetful = given(flash_power.forgetful(ROOT, str(tmp_path / "tree")))
+    (lost,) = tried(router, shared, "ubifs", played=forgetful, count=1)
+    assert any("is gone" in said for said in lost.broken), lost
 
 
 def test_a_copy_of_a_stopped_guest_s_chip_is_what_killing_it_leaves(

@@ -1,9 +1,9 @@
 """Run in a guest: file systems on its flash chips.
 
-    python3 -m tests.tools.router.flash KIND [CHIP]
+    python3 -m tests.tools.router.flash mount|unmount KIND [CHIP]
 
-mounts chip number CHIP at /flash as `jffs2` or `ubifs`, an erased one too, and prints nothing. The
-kernel's modules have been loaded and the chips' driver is /share/phram.ko.
+puts chip number CHIP, an erased one too, to /flash as `jffs2` or `ubifs`, or takes it away, and
+prints nothing. The kernel's modules have been loaded; the chips' driver is /share/phram.ko.
 """
 
 from __future__ import annotations
@@ -144,9 +144,10 @@ def _write(path: str, text: str) -> None:
         opened.write(text)
 
 
-def main(kind: str, chip: str = "0") -> None:
-    """Mount."""
-    Flash(kind, int(chip)).mount()
+def main(what: str, kind: str, chip: str = "0") -> None:
+    """Do one of the two."""
+    own = Flash(kind, int(chip))
+    {"mount": own.mount, "unmount": own.unmount}[what]()
 
 
 if __name__ == "__main__":

@@ -48,10 +48,6 @@ class Moment:
     def __str__(self) -> str:
         return self.name
 
-    def acknowledged(self, what: str) -> bool:
-        """Whether the last thing said is that this was done."""
-        return bool(self.marks) and f'"ack": "{what}"' in self.marks[-1]
-
 
 class Camera:
     """Copies a chip while a guest writes it, and cuts the guest's power after so many marks."""
@@ -149,13 +145,13 @@ def record(
 def mount(guest: Guest, kind: str) -> None:
     """The guest's first chip gets this file system."""
     guest.load(*flash.MODULES)
-    guest.check(f"{PYTHON} -m tests.tools.router.flash {kind}")
+    guest.check(f"{PYTHON} -m tests.tools.router.flash mount {kind}")
 
 
 def sample(moments: list[Moment], count: int, seed: int) -> list[Moment]:
     """Some of them, spread over the whole recording, the last one with them."""
     chance = random.Random(seed)
-    step = (len(moments) - 1) / (count - 1)
+    step = (len(moments) - 1) / max(1, count - 1)
     spread = [moments[int((number + chance.random()) * step)] for number in range(count - 1)]
     return [*spread, moments[-1]]
 

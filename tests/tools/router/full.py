@@ -16,9 +16,8 @@ import sys
 from typing import Any
 
 from tests.tools.measure import Daemon, Product
-from tests.tools.router.scenario import EXIT, until
+from tests.tools.router.scenario import EXIT, LIMITS, until
 
-LIMITS = {"reserve_bytes": 1_048_576, "log_quota_bytes": 65_536}
 _MEMORY = "/tmp/full"
 _HELD = "echo begun; : >{0}.begun; while [ ! -e {0}.go ]; do sleep 0.05; done; echo done; exit {1}"
 _TASKS = {

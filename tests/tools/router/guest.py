@@ -169,7 +169,8 @@ class Guest:
     def stopped(self) -> Iterator[None]:
         """No instruction of the guest is done in the block: what a cut now would leave is there."""
         self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+        how = os.WSTOPPED | os.WEXITED | os.WNOWAIT
+        os.waitid(os.P_PID, self._process.pid, how)  # all of its threads stand still
         try:
             yield
         finally:
