@@ -55,9 +55,7 @@ class SetupError(Exception):
     """The environment cannot be made; the message says what is needed."""
 
 
-def test(
-    root: str, *, emulation: bool, musl: bool, pytest: list[str], flash: bool = False
-) -> int:
+def test(root: str, *, emulation: bool, musl: bool, flash: bool, pytest: list[str]) -> int:
     """The exit status of the first check that fails, or of pytest.
 
     With `emulation` everything the tests need is installed first, a skip that tests/skips.txt does
