@@ -2,10 +2,11 @@
 
     python3 build.py                            the artifacts below dist, checked against budgets
     python3 build.py demo                       builds, then runs the main job for real and tells it
-    python3 build.py test [--with-emulation] [--with-musl] [-- PYTEST ARGUMENTS]
+    python3 build.py test [--with-emulation] [--with-musl] [--with-flash] [-- PYTEST ARGUMENTS]
     python3 build.py bench [--json] [--quick]   the measured table, here and in two emulated routers
     python3 build.py bench --readme FILE        the README's table from what `--json` printed
-    python3 build.py cuts [--seconds N] [--arch arm64|x86] [--worker] [--control]   power cuts
+    python3 build.py cuts [--seconds N] [--arch arm64|x86] [--worker | --flash jffs2|ubifs]
+                          [--control]           power cuts on an emulated router
 
 A thin door: the work is done by the modules under tests/tools.
 """
@@ -28,6 +29,7 @@ def _arguments(given: list[str]) -> argparse.Namespace:
     test = commands.add_parser("test", help="lint, types and tests; pytest's arguments after --")
     test.add_argument("--with-emulation", action="store_true", help="install all, skip nothing")
     test.add_argument("--with-musl", action="store_true", help="a router's userland, alone or too")
+    test.add_argument("--with-flash", action="store_true", help="a router's flash, alone or too")
     bench = commands.add_parser("bench", help="the measured table")
     bench.add_argument("--json", action="store_true", help="one JSON document")
     bench.add_argument("--quick", action="store_true", help="shorter looks, smaller states")
@@ -37,8 +39,10 @@ def _arguments(given: list[str]) -> argparse.Namespace:
     cuts = commands.add_parser("cuts", help="power cuts on an emulated router")
     cuts.add_argument("--seconds", type=int, default=900, help="how long to go on")
     cuts.add_argument("--arch", choices=("arm64", "x86"), default="arm64", help="which router")
-    cuts.add_argument("--worker", action="store_true", help="a worker's job, not the main one")
-    cuts.add_argument("--control", action="store_true", help="a disk that forgets its flushes")
+    job = cuts.add_mutually_exclusive_group()
+    job.add_argument("--worker", action="store_true", help="a worker's job, not the main one")
+    job.add_argument("--flash", choices=("jffs2", "ubifs"), default=None, help="on a flash chip")
+    cuts.add_argument("--control", action="store_true", help="what is flushed is forgotten")
     cuts.add_argument("--seed", type=int, default=None, help="the order of an earlier time")
     if "--" not in given:
         return parser.parse_args(given)
@@ -79,11 +83,17 @@ def main(given: list[str]) -> int:
         from tests.tools import testing
 
         given = getattr(own, "pytest", [])
-        return testing.test(ROOT, emulation=own.with_emulation, musl=own.with_musl, pytest=given)
+        return testing.test(
+            ROOT,
+            emulation=own.with_emulation,
+            musl=own.with_musl,
+            flash=own.with_flash,
+            pytest=given,
+        )
     options = [
         f"--{name}" for name in ("json", "quick", "worker", "control") if getattr(own, name, False)
     ]
-    for name in ("seconds", "arch", "seed", "routers", "readme"):
+    for name in ("seconds", "arch", "seed", "flash", "routers", "readme"):
         if getattr(own, name, None) is not None:
             options += [f"--{name}", str(getattr(own, name))]
     for part in getattr(own, "only", None) or ():

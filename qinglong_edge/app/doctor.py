@@ -39,6 +39,7 @@ _FREE_KIB_MIN = 32_768
 CRONTABS = ("/etc/crontab", "/etc/cron.d", "/etc/crontabs", "/var/spool/cron/crontabs")
 MOUNTS = "/proc/self/mounts"
 _MORE_MEMORY = "Stop what is not needed, or add swap: zram-swap"
+_MORE_ROOM = "Free some space, or use another disk."
 _ROOM_MIN = 1_048_576
 _INODES_MIN = 64
 _KEYRING = {
@@ -68,7 +69,8 @@ def examine(where: Place, *, environment_tz: str | None) -> list[Check]:
         profile = profiles.load(config.profile).replace(**config.limits)
         logs = config.logs or os.path.join(where.state, "logs")
         places = {"space": where.state} | ({"log space": logs} if config.logs else {})
-        checks += [_space(check, path, profile, files) for check, path in places.items()]
+        written = os.path.join(where.state, state.CONFIG)
+        checks += [_space(check, path, profile, written, files) for check, path in places.items()]
         checks += [_database(told), _keyring(where, files, told), _schedulers(told)]
     checks += [_runtime(where), _memory(), _processes()]
     return [*checks, _clock(told), _zone(environment_tz)]
@@ -235,12 +237,15 @@ def _filesystem(path: str, files: Files, *, made: bool) -> Check:
     except EdgeError as error:
         return _said("file system", FAIL, error.message, "Use ext4, f2fs, ubifs or jffs2.")
     except OSError as error:
-        message = state.place_error(error).message
-        return _said("file system", FAIL, message, "Look for errors of the disk: dmesg, mount")
+        found = state.place_error(error)
+        fix = (
+            _MORE_ROOM if found.code == "no_space" else "Look for errors of the disk: dmesg, mount"
+        )
+        return _said("file system", FAIL, found.message, fix)
     return _said("file system", OK, f"{kind or 'unknown'} at {path}")
 
 
-def _space(check: str, path: str, profile: Profile, files: Files) -> Check:
+def _space(check: str, path: str, profile: Profile, config: str, files: Files) -> Check:
     try:
         room = files.space(path)
     except OSError as error:
@@ -253,11 +258,11 @@ def _space(check: str, path: str, profile: Profile, files: Files) -> Check:
         return _said(check, OK, f"{message}.")
     message += f"; a run with a log needs {needed // _KIB} KiB (reserve and quota)."
     if room.bytes < _ROOM_MIN:
-        return _said(check, FAIL, message, "Free some space, or use another disk.")
+        return _said(check, FAIL, message, _MORE_ROOM)
     reserve = room.bytes // 2 // _KIB * _KIB
     quota = max(LOG_QUOTA_BYTES_MIN, min(profile.log_quota_bytes, reserve // 4 // _KIB * _KIB))
     fits = f'"limits": {{"reserve_bytes": {reserve}, "log_quota_bytes": {quota}}}'
-    return _said(check, WARN, message, f"What fits here, in config.json: {fits}")
+    return _said(check, WARN, message, f"Write what fits into {config} and start anew: {fits}")
 
 
 def _database(told: dict[str, Any]) -> Check:

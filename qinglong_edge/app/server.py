@@ -13,6 +13,7 @@ from qinglong_edge.app import methods, rpc
 from qinglong_edge.core.errors import EdgeError, Invalid, Refused, Unavailable
 from qinglong_edge.core.limits import REQUEST_BYTES_MAX, REQUESTS_WAITING_MAX
 from qinglong_edge.system import sockets
+from qinglong_edge.system.files import storage_error
 from qinglong_edge.system.sockets import Connection
 
 TYPE_CHECKING = False
@@ -40,11 +41,14 @@ class Server:
         try:
             self._listener = sockets.bind(path)
         except OSError as error:
-            raise Unavailable(
-                "socket_unavailable",
-                "The control socket cannot be made.",
-                errno=error.errno,
-            ) from None
+            told = storage_error(error, "control socket")
+            if told.code != "no_space":
+                told = Unavailable(
+                    "socket_unavailable",
+                    "The control socket cannot be made.",
+                    errno=error.errno,
+                )
+            raise told from None
         self._listen()
 
     def _listen(self) -> None:

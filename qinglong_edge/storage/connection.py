@@ -63,6 +63,9 @@ def database_error(error: Exception) -> Corrupt | Unavailable:
         return Unavailable("no_space", "There is no room to write the database.", sqlite=name)
     if code == sqlite3.SQLITE_READONLY:
         return Unavailable("state_read_only", "The database cannot be written.", sqlite=name)
+    if code == sqlite3.SQLITE_CANTOPEN:  # a full jffs2 makes no write-ahead log
+        message = "A file of the database cannot be opened or made; a full disk makes none."
+        return Unavailable("database_failed", message, sqlite=name)
     if code in _BUSY:
         return Unavailable("database_busy", "Another process uses the database.", sqlite=name)
     return Unavailable("database_failed", "The database refused a statement.", sqlite=name)

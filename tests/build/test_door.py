@@ -82,7 +82,10 @@ def test_the_checks_come_first_and_pytest_last(
     monkeypatch.delenv("EDGE_STRICT", raising=False)
     monkeypatch.setattr(subprocess, "call", calls)
     monkeypatch.setattr(testing, "_environment", lambda root: "python")
-    assert testing.test(str(tmp_path), emulation=False, musl=False, pytest=["-k", "x"]) == 0
+    assert (
+        testing.test(str(tmp_path), emulation=False, musl=False, flash=False, pytest=["-k", "x"])
+        == 0
+    )
     assert calls.tools() == ["ruff", "ruff", "mypy", "pytest"]
     assert calls.commands[-1] == ["python", "-m", "pytest", "-k", "x"]
     assert calls.strict is None
@@ -95,7 +98,7 @@ def test_a_failed_check_is_the_status_and_stops_the_rest(
     calls = Calls(failing="mypy")
     monkeypatch.setattr(subprocess, "call", calls)
     monkeypatch.setattr(testing, "_environment", lambda root: "python")
-    assert testing.test(str(tmp_path), emulation=False, musl=False, pytest=[]) == 3
+    assert testing.test(str(tmp_path), emulation=False, musl=False, flash=False, pytest=[]) == 3
     assert calls.tools()[-1] == "mypy"
 
 
@@ -113,7 +116,7 @@ def test_with_emulation_everything_is_provided_and_nothing_may_be_skipped(
     monkeypatch.setattr(testing, "_others", lambda root: [])
     foreign = Python(11, ("arm64",), "elsewhere", machine="arm64")
     monkeypatch.setattr(testing, "_foreign", lambda root: foreign)
-    assert testing.test(str(tmp_path), emulation=True, musl=False, pytest=["-x"]) == 0
+    assert testing.test(str(tmp_path), emulation=True, musl=False, flash=False, pytest=["-x"]) == 0
     assert installed[0] == "busybox"
     assert fetched == list(debian.READ)
     assert calls.strict == "1"
@@ -126,9 +129,36 @@ def test_with_emulation_everything_is_provided_and_nothing_may_be_skipped(
         return 0, ""
 
     monkeypatch.setattr(testing, "bounded", run)
-    assert testing.test(str(tmp_path), emulation=True, musl=False, pytest=[]) == 0
+    assert testing.test(str(tmp_path), emulation=True, musl=False, flash=False, pytest=[]) == 0
     assert machines.count(("arm64", "arm64")) == len(testing.ROOMS)
     assert {machine for name, machine in machines if name != "arm64"} == {None}
+
+
+def test_with_flash_alone_its_tests_run_after_the_checks_and_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls()
+    asked: list[tuple[str | None, ...]] = []
+
+    def run(
+        command: list[str], _folder: str, environment: dict[str, str], _within_s: float
+    ) -> tuple[int, str]:
+        names = ("EDGE_FLASH", "EDGE_EMULATION", "EDGE_STRICT")
+        asked.append((command[-1], *map(environment.get, names)))
+        return 0, ""
+
+    for name in ("EDGE_FLASH", "EDGE_EMULATION", "EDGE_STRICT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(subprocess, "call", calls)
+    monkeypatch.setattr(testing, "bounded", run)
+    monkeypatch.setattr(testing, "_environment", lambda root: "python")
+    monkeypatch.setattr(testing, "_provide", lambda root, packages: None)
+    assert testing.test(str(tmp_path), emulation=False, musl=False, flash=True, pytest=[]) == 0
+    assert calls.tools() == ["ruff", "ruff", "mypy"]
+    assert asked == [("tests/flash", "1", None, "1")]
+    asked.clear()
+    assert testing.test(str(tmp_path), emulation=False, musl=False, flash=False, pytest=[]) == 0
+    assert {each[1:] for each in asked} == {(None, None, None)}
 
 
 def test_a_part_that_does_not_end_is_ended_with_all_it_started(tmp_path: Path) -> None:
@@ -160,7 +190,7 @@ def test_what_cannot_be_provided_is_said_and_fails(
 ) -> None:
     monkeypatch.setattr(debian, "missing", lambda packages: ["busybox"])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert testing.test(str(tmp_path), emulation=True, musl=False, pytest=[]) == 1
+    assert testing.test(str(tmp_path), emulation=True, musl=False, flash=False, pytest=[]) == 1
     assert "needs root" in capsys.readouterr().err
 
 

@@ -89,14 +89,15 @@ def test_several_pythons_end_with_the_sum_and_the_worst_status(
     every = [Python(11, ("one",), "a"), Python(12, ("two",), "b"), Python(13, ("broken",), "c")]
     assert testing._suites(str(tmp_path), every, {}) == 4
     told = capsys.readouterr().out.splitlines()
-    parts = len(testing.LANES) + 2
+    parts = len(testing.LANES) + 3
     assert (
         told[-1]
         == f"{6 * (parts + 1)} passed, {2 * (parts + 1) + 1} failed, {2 * (parts + 1)} skipped"
     )
     assert told.count("what it said") == parts + 2
     assert commands[0][-1] == "tests/build"
-    assert commands[-1][-2:] == ["tests/emulation", "tests/musl"]
+    assert commands[-2][-2:] == ["tests/emulation", "tests/musl"]
+    assert commands[-1][4:] == ["tests/flash"]
     rooms = [f"tests/{name}" for name in testing.ROOMS]
     assert [command[4:] for command in commands if command[0] != "one"] == [rooms, rooms]
 
@@ -147,7 +148,7 @@ def test_the_musl_tree_alone_runs_its_rooms_and_what_looks_at_it_from_outside(
 
     monkeypatch.setattr(testing, "bounded", run)
     every = [Python(11, ("one",), "a"), Python(11, ("musl",), "b", machine=MACHINE)]
-    assert testing._suites(str(tmp_path), every, {}, only_musl=True) == 0
+    assert testing._suites(str(tmp_path), every, {}, only=("musl",)) == 0
     assert {command[0] for command in commands[:-1]} == {"musl"}
     rooms = sorted(name for command in commands[:-1] for name in command[4:])
     assert rooms == sorted(f"tests/{name}" for name in testing.ROOMS)
@@ -163,6 +164,27 @@ def test_a_musl_tree_that_cannot_be_had_is_named_and_its_own_tests_say_why(
     lines = Path(ROOT, "tests", "skips.txt").read_text(encoding="utf-8").splitlines()
     (allowed,) = strictness.allowed(line for line in lines if line.startswith("tests/musl/"))
     assert allowed.fullmatch("tests/musl/test_life.py::test_of_any_name")
+
+
+def test_flash_alone_is_one_part_and_else_it_looks_around_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not asked for, its tests are skipped, which tests/skips.txt allows: nothing gets longer."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], *_where: object) -> tuple[int, str]:
+        commands.append(command)
+        return 0, ""
+
+    monkeypatch.setattr(testing, "bounded", run)
+    every = [Python(11, ("one",), "a"), Python(13, ("two",), "b")]
+    assert testing._suites(str(tmp_path), every, {}, only=("flash",)) == 0
+    assert [(command[0], command[4:]) for command in commands] == [("one", ["tests/flash"])]
+    assert testing._suites(str(tmp_path), every, {}) == 0
+    assert [command[-1] for command in commands[1:]].count("tests/flash") == 1
+    lines = Path(ROOT, "tests", "skips.txt").read_text(encoding="utf-8").splitlines()
+    (allowed,) = strictness.allowed(line for line in lines if line.startswith("tests/flash/"))
+    assert allowed.fullmatch("tests/flash/test_power.py::test_of_any_name[jffs2]")
 
 
 def test_the_other_pythons_get_what_the_tests_import_and_no_checkers() -> None:

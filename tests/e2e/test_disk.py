@@ -17,10 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from qinglong_edge.app import daemon, state
 from qinglong_edge.app.runtime import Parts
 from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.core.limits import ESCAPED_POLL_MS, LAUNCH_READY_MS, WRAPPER_SILENCE_MS
 from qinglong_edge.storage.connection import Database
+from qinglong_edge.system import sockets
 from qinglong_edge.system.files import Files
 from tests.disks import small_disk
 from tests.e2e.kit import Kit, gone, pids
@@ -133,6 +135,20 @@ def test_a_daemon_starts_on_a_full_disk_and_admits_when_there_is_room(bare: Kit)
             assert daemon.stop() == 0
             assert " bug " not in daemon.said()
         gone(task)
+
+
+def test_a_full_disk_that_takes_no_new_name_is_named_and_not_the_socket(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full jffs2 under the runtime directory: what has to be done is to make room."""
+
+    def full(_path: str) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(sockets, "bind", full)
+    with pytest.raises(Unavailable) as caught:
+        daemon.serve(state.place(str(kit.state), None), on_stop="leave")
+    assert caught.value.code == "no_space"
 
 
 def test_an_end_that_cannot_be_stored_is_kept_until_it_can(bare: Kit) -> None:

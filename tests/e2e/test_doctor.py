@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from qinglong_edge.app import doctor, state
+from qinglong_edge.app import doctor, making, state
 from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.system import aead, memory, zonefile
 from qinglong_edge.system.files import Files, Space
@@ -129,6 +130,7 @@ def test_a_small_place_gets_the_settings_that_fit(
     monkeypatch.setattr(Files, "space", lambda *_: Space(bytes=8_000_000, inodes=None))
     found = seen(kit, "space")
     assert found["status"] == "warn"
+    assert str(kit.state / "config.json") in found["fix"]
     limits = json.loads("{" + found["fix"].partition(": ")[2] + "}")
     config = json.loads((kit.state / "config.json").read_bytes()) | limits
     (kit.state / "config.json").write_text(json.dumps(config))
@@ -138,6 +140,19 @@ def test_a_small_place_gets_the_settings_that_fit(
     assert seen(kit, "space")["status"] == "fail"
     monkeypatch.setattr(Files, "space", lambda *_: Space(bytes=1 << 40, inodes=3))
     assert seen(kit, "space")["status"] == "fail"
+
+
+def test_a_full_place_is_to_get_room_and_its_disk_is_not_suspected(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_given: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(making, "check_filesystem", full)
+    monkeypatch.setattr(Files, "space", lambda *_: Space(bytes=180_000, inodes=None))
+    found = [seen(kit, check) for check in ("file system", "space")]
+    assert {each["status"] for each in found} == {"fail"}
+    assert len({each["fix"] for each in found}) == 1
 
 
 def test_the_place_of_the_logs_is_looked_at_too(kit: Kit) -> None:

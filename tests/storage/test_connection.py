@@ -282,6 +282,15 @@ def test_an_error_of_sqlite_gets_its_class_and_keeps_its_text_to_itself(
     assert "secret" not in str(found.document())
 
 
+def test_a_disk_that_makes_no_further_file_is_one_of_the_reasons_that_are_told() -> None:
+    """A full jffs2 lets nobody make a write-ahead log, which SQLite calls a failure to open."""
+    error = sqlite3.OperationalError("unable to open database file")
+    error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+    found = connection.database_error(error)
+    assert (type(found), found.code) == (Unavailable, "database_failed")
+    assert "full disk" in found.message
+
+
 def test_a_full_database_drops_the_block_and_says_so(store: Store) -> None:
     """The block that did not fit leaves nothing; a smaller one is taken again."""
     pages = pragma(store.database, "page_count")

@@ -7,7 +7,7 @@ part is printed when the part is over, and the closing line is the sum. A part t
 ended, says where it stood, and has failed; only where each program is emulated it is tried once
 more, since the emulator may lock up when a program with threads forks. With arguments for pytest
 there is one part, and its closing line is pytest's. With `musl` there is a router's userland too,
-and alone only its parts.
+with `flash` its flash, and without `emulation` only what was asked for.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WHOLE = (11,)
 NEEDED = 13  # what OpenWrt 25.12 has; the rest where they can be had
 FIRST = ("build",)  # it measures: nothing runs beside it
 LAST = ("emulation", "musl")  # guests take every core; both only look around when not asked for
-MUSL = ("musl",)  # what tests from outside how a router's userland gets on
+FLASH = ("flash",)  # the same, for as long as all of them together
 ROOMS = ("unit", "storage", "system", "process", "execution", "app", "artifact", "secret")
 LANES = (ROOMS, ("worker", "kit"), ("e2e", "luci"), ("crash", "moving", "notify", "soak"))
 AT_ONCE = 2
@@ -55,20 +55,22 @@ class SetupError(Exception):
     """The environment cannot be made; the message says what is needed."""
 
 
-def test(root: str, *, emulation: bool, musl: bool, pytest: list[str]) -> int:
+def test(root: str, *, emulation: bool, musl: bool, flash: bool, pytest: list[str]) -> int:
     """The exit status of the first check that fails, or of pytest.
 
     With `emulation` everything the tests need is installed first, a skip that tests/skips.txt does
-    not name fails the run, and the tests run under the other Pythons too. With `musl` alone the
-    same holds for the tests in and of the musl tree, and no others run.
+    not name fails the run, and the tests run under the other Pythons too. With `musl` or
+    `flash` alone the same holds for the tests in and of the musl tree, or on emulated flash, and no
+    others run.
     """
     environment = dict(os.environ)
     try:
-        if emulation or musl:
-            _provide(root, (*debian.TOOLS, *(debian.EMULATORS if emulation else ())))
+        if emulation or musl or flash:
+            guests = emulation or flash
+            _provide(root, (*debian.TOOLS, *(debian.EMULATORS if guests else ())))
             environment |= {"EDGE_STRICT": "1"}
-        environment |= {"EDGE_EMULATION": "1"} if emulation else {}
-        environment |= {"EDGE_MUSL": "1"} if musl else {}
+        asked = {"emulation": emulation, "musl": musl, "flash": flash}
+        environment |= {f"EDGE_{name.upper()}": "1" for name, wanted in asked.items() if wanted}
         python = _environment(root)
         others = [*_others(root), _foreign(root)] if emulation else []
         others += _musl(root) if musl and not pytest else []
@@ -84,7 +86,8 @@ def test(root: str, *, emulation: bool, musl: bool, pytest: list[str]) -> int:
         print("== tests", flush=True)
         return subprocess.call([python, "-m", "pytest", *pytest], cwd=root, env=environment)
     own = Python(sys.version_info.minor, (python,), "this Python")
-    return _suites(root, [own, *others], environment, only_musl=musl and not emulation)
+    only = () if emulation else tuple(name for name, wanted in asked.items() if wanted)
+    return _suites(root, [own, *others], environment, only=only)
 
 
 @dataclass(frozen=True)
@@ -106,19 +109,22 @@ class _Part:
 
 
 def _suites(
-    root: str, every: list[Python], environment: dict[str, str], *, only_musl: bool = False
+    root: str, every: list[Python], environment: dict[str, str], *, only: tuple[str, ...] = ()
 ) -> int:
-    """All parts; the last lines printed are one line for each and their sum."""
+    """All parts, or only those of some folders and of the machines of that name.
+
+    The last lines printed are one line for each and their sum.
+    """
     own = [one for one in every if not one.machine]
     whole = [one for one in own if one.minor in WHOLE] or own[:1]
     first = [_Part(one, FIRST) for one in whole]
     middle = [_Part(one, lane) for one in whole for lane in LANES]
     middle += [_Part(one, (room,)) for one in every if one.machine for room in ROOMS]
     middle += [_Part(one, ROOMS) for one in own if one not in whole]
-    last = [_Part(one, LAST) for one in whole]
-    if only_musl:
-        first, middle = [], [one for one in middle if one.python.machine == tree.MACHINE]
-        last = [_Part(one, MUSL) for one in whole]
+    last = [_Part(one, folders) for one in whole for folders in (LAST, FLASH)]
+    if only:
+        first, middle = [], [one for one in middle if one.python.machine in only]
+        last = [_Part(one, (folder,)) for one in whole for folder in only]
     deadline = time.monotonic() + _ALL_S
     run = functools.partial(_run, root, environment, deadline)
     results = [run(one) for one in first]

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from tests.tools.router import chips
 from tests.tools.router.images import Image
 
 _BOOT_S = 120.0
@@ -37,6 +39,7 @@ class Options:
     memory_mib: int = 256
     share: str | None = None  # a folder that the guest sees read-only at /share
     disks: tuple[str, ...] = ()  # what qemu's `file=` says, for vdb, vdc, ...
+    chips: tuple[str, ...] = ()  # files of flash chips
     clock: str | None = None  # the hardware clock at boot, as `-rtc base=` says it
     counted: bool = False  # time passes with instructions, not with this machine's load
     more: tuple[str, ...] = field(default=())
@@ -162,12 +165,27 @@ class Guest:
                     told += opened.read()[-_TAIL:]
         return GuestError(f"{why}: {told}")
 
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """No instruction of the guest is done in the block: what a cut now would leave is there."""
+        self._process.send_signal(signal.SIGSTOP)
+        how = os.WSTOPPED | os.WEXITED | os.WNOWAIT
+        os.waitid(os.P_PID, self._process.pid, how)  # all of its threads stand still
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)  # one that was cut meanwhile hears nothing
+
     # -- ending -----------------------------------------------------------------------------------
 
-    def kill(self) -> None:
-        """The power goes."""
+    def cut(self) -> None:
+        """The power goes; whoever waits for an answer of the guest gets `GuestError`."""
         self._process.kill()
         self._process.wait()
+
+    def kill(self) -> None:
+        """The power goes, and nothing is left of the guest."""
+        self.cut()
         if self._port is not None:
             self._port.close()
             self._port = None
@@ -199,6 +217,7 @@ def _command(image: Image, options: Options) -> list[str]:
     if options.share is not None:
         shared = f"local,path={options.share},mount_tag=s,security_model=none,readonly=on"
         command += ["-virtfs", shared]
+    command += chips.words(options.chips)
     if options.clock is not None:
         command += ["-rtc", f"base={options.clock}"]
     if options.counted:

@@ -2,6 +2,7 @@
 
     python3 -m tests.tools.router.places ZIPAPP FOLDER [DEVICE]
 
+DEVICE is a disk's, or `phram` for the flash chips.
 Either `refused` with the code and the sentence that a person reads, or the mode of its database and
 what a run writes to the device.
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 from tests.tools import bench_run, measure
 from tests.tools.measure import Disk, Product
+from tests.tools.router.flash import Chip
 
 _RUNS = 20
 
@@ -44,7 +46,8 @@ def place(product: Product, folder: str, device: str | None) -> dict[str, Any]:
         "log_bytes": ended["log_bytes"],
     }
     if device is not None:
-        run = bench_run.device(product, Disk(folder, device), runs=_RUNS, apart=False)
+        counted = Chip if device == "phram" else Disk
+        run = bench_run.device(product, counted(folder, device), runs=_RUNS, apart=False)
         found |= {"bytes": run.bytes, "flushes": run.flushes, "commits": run.commits}
     return found
 

@@ -98,9 +98,36 @@ def record(image: Image, shared: str, folder: str, job: Job = RUNTIME) -> Record
 class Found:
     """What one cut came to."""
 
-    cut: Cut
+    cut: object  # it says itself
     broken: list[str]
     seconds: float
+
+
+class Looker:
+    """The program in a booted guest that looks at whatever place it finds after a cut."""
+
+    def __init__(self, guest: Guest, job: Job, *arguments: str) -> None:
+        self._guest = guest
+        words = " ".join((f"/share/{job.program}", *arguments))
+        command = f"{PYTHON} -m {job.verdict} {words}"
+        self._lines = guest.lines(command, timeout_s=_VERDICT_S)
+        self._answer("ready")
+
+    def _answer(self, wanted: str) -> str:
+        told = []
+        for line in self._lines:
+            if line.startswith(wanted):
+                return line
+            told.append(line)
+        raise GuestError(f"the checks ended with {self._guest.status}: " + "\n".join(told))
+
+    def look(self, cut: object, marks: list[str]) -> Found:
+        """What had been said before the cut, held against what is there."""
+        said = [json.loads(mark) for mark in marks]
+        books = [mark for mark in said if "books" in mark][-1:]  # each is the whole of them
+        self._guest.send(json.dumps([*(mark for mark in said if "books" not in mark), *books]))
+        answer = json.loads(self._answer("{"))
+        return Found(cut, answer["broken"], answer["seconds"])
 
 
 class Judge:
@@ -112,31 +139,16 @@ class Judge:
         disks = (f"file={self._server.url}",)
         try:
             self._guest = Guest(image, Options(_MEMORY_MIB, share=shared, disks=disks))
+            self._looker = Looker(self._guest, recording.job)
         except BaseException:
             self._server.close()
             raise
-        job = recording.job
-        command = f"{PYTHON} -m {job.verdict} /share/{job.program}"
-        self._lines = self._guest.lines(command, timeout_s=_VERDICT_S)
-        self._answer("ready")
-
-    def _answer(self, wanted: str) -> str:
-        told = []
-        for line in self._lines:
-            if line.startswith(wanted):
-                return line
-            told.append(line)
-        raise GuestError(f"the checks ended with {self._guest.status}: " + "\n".join(told))
 
     def try_(self, cut: Cut, *, honest: bool = True) -> Found:
         """One disk."""
         entries = self._recording.entries
         self._server.put(blocks.disk(entries, cut, honest=honest))
-        said = [json.loads(mark) for mark in blocks.marks(entries, cut)]
-        books = [mark for mark in said if "books" in mark][-1:]  # each is the whole of them
-        self._guest.send(json.dumps([*(mark for mark in said if "books" not in mark), *books]))
-        answer = json.loads(self._answer("{"))
-        return Found(cut, answer["broken"], answer["seconds"])
+        return self._looker.look(cut, blocks.marks(entries, cut))
 
     def close(self) -> None:
         """The guest's end."""

@@ -1,10 +1,10 @@
 """Run in a guest: is everything that was acknowledged there, and nothing doubled, after a cut?
 
-    python3 -m tests.tools.router.verdict ZIPAPP
+    python3 -m tests.tools.router.verdict ZIPAPP [jffs2|ubifs]
 
 Reads one line of JSON for each disk, the marks that had been heard before its cut; answers one line
-of JSON with the broken promises. The disk is /dev/vdb; the next owner finds another boot id, for
-the guest that wrote it is another one.
+of JSON with the broken promises. The disk is /dev/vdb, or a flash chip with the named file system;
+the next owner finds another boot id, for the guest that wrote it is another one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.crash.invariants import Scene
 from tests.crash.scenarios import SCENARIOS
 from tests.crash.stage import Slot
 from tests.tools.measure import Daemon, Product
+from tests.tools.router.flash import Flash
 from tests.tools.router.scenario import EXIT, LIMITS
 
 DEVICE = "/dev/vdb"
@@ -46,11 +47,32 @@ class _Slot(Slot):
         return "/flash/state"
 
 
+class Disk:
+    """An ext4 of the host; another one each time it is mounted."""
+
+    def mount(self) -> None:
+        """RuntimeError when it cannot be."""
+        words = ["mount", "-t", "ext4", "-o", "noatime", DEVICE, "/flash"]
+        mounted = subprocess.run(words, capture_output=True, text=True)
+        if mounted.returncode != 0:
+            raise RuntimeError(mounted.stderr)
+
+    def unmount(self) -> None:
+        """Nothing of the disk stays in memory: the next one is another one."""
+        deadline = time.monotonic() + _WITHIN_S
+        while subprocess.run(["umount", "/flash"], capture_output=True).returncode != 0:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the disk is held")
+            time.sleep(0.05)
+        subprocess.run(["blockdev", "--flushbufs", DEVICE], check=True)
+
+
 class Verdict:
     """One cut disk, looked at by a product that starts on it."""
 
-    def __init__(self, product: Product, marks: list[dict[str, Any]]) -> None:
+    def __init__(self, product: Product, disk: Disk | Flash, marks: list[dict[str, Any]]) -> None:
         self._product = product
+        self._disk = disk
         self._marks = marks
         self._slot = _Slot("/tmp/slot")
         self._state = self._slot.state
@@ -58,18 +80,17 @@ class Verdict:
 
     def give(self) -> None:
         """Fill `broken`; the disk is unmounted at the end whatever happens."""
-        mounted = subprocess.run(
-            ["mount", "-t", "ext4", "-o", "noatime", DEVICE, "/flash"], capture_output=True
-        )
-        if mounted.returncode != 0:
-            self.broken.append(f"the disk cannot be mounted: {mounted.stderr.decode()}")
+        try:
+            self._disk.mount()
+        except RuntimeError as error:
+            self.broken.append(f"the disk cannot be mounted: {error}")
             return
         try:
             self._give()
         except (RuntimeError, OSError, sqlite3.Error, subprocess.SubprocessError) as error:
             self.broken.append(f"nobody could start on it: {error}")
         finally:
-            unmount()
+            self._disk.unmount()
 
     def _give(self) -> None:
         begun = os.path.exists(os.path.join(self._state, "config.json"))
@@ -169,27 +190,18 @@ def _same(daemon: Daemon, run: str, wanted: dict[str, object]) -> Iterator[str]:
         yield f"run {run} was said to be {wanted} and is {different}"
 
 
-def unmount() -> None:
-    """Nothing of the disk stays in memory: the next one is another one."""
-    deadline = time.monotonic() + _WITHIN_S
-    while subprocess.run(["umount", "/flash"], capture_output=True).returncode != 0:
-        if time.monotonic() > deadline:
-            raise RuntimeError("the disk is held")
-        time.sleep(0.05)
-    subprocess.run(["blockdev", "--flushbufs", DEVICE], check=True)
-
-
-def main(zipapp: str) -> None:
+def main(zipapp: str, kind: str | None = None) -> None:
     """One disk after the other, until an empty line."""
     product = Product(zipapp)
+    disk = Disk() if kind is None else Flash(kind)
     print("ready", flush=True)
     while line := sys.stdin.readline().strip():
         begun = time.monotonic()
-        verdict = Verdict(product, json.loads(line))
+        verdict = Verdict(product, disk, json.loads(line))
         verdict.give()
         took = round(time.monotonic() - begun, 2)
         print(json.dumps({"broken": verdict.broken, "seconds": took}), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

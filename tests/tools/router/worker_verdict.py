@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.support import until
 from tests.tools.router import worker_scenario as scenario
-from tests.tools.router.verdict import DEVICE, unmount
+from tests.tools.router.verdict import Disk
 from tests.tools.router.worker_scenario import EFFECTS, GO, QUOTA, Stage
 
 STATE = "/flash/state"
@@ -38,15 +38,15 @@ class Verdict:
     def __init__(self, stage: Stage, marks: list[dict[str, Any]]) -> None:
         self._stage = stage
         self._marks = marks
+        self._disk = Disk()
         self.broken: list[str] = []
 
     def give(self) -> None:
         """Fill `broken`; the disk is unmounted at the end whatever happens."""
-        mounted = subprocess.run(
-            ["mount", "-t", "ext4", "-o", "noatime", DEVICE, "/flash"], capture_output=True
-        )
-        if mounted.returncode != 0:
-            self.broken.append(f"the disk cannot be mounted: {mounted.stderr.decode()}")
+        try:
+            self._disk.mount()
+        except RuntimeError as error:
+            self.broken.append(f"the disk cannot be mounted: {error}")
             return
         home = self._stage.home
         try:
@@ -55,7 +55,7 @@ class Verdict:
             self.broken.append(f"it does not go on: {error}; it said {home.said()[-2_000:]}")
         finally:
             home.kill()
-            unmount()
+            self._disk.unmount()
 
     def _give(self) -> None:
         stage = self._stage

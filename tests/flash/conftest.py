@@ -1,0 +1,76 @@
+"""Emulated flash for tests: skipped by name without `--with-flash`, or where it cannot be made."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import shutil
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.support import ROOT
+from tests.tools import debian
+from tests.tools.router import images, phram, share
+from tests.tools.router.images import Image
+from tests.tools.router.machines import MACHINES
+
+
+def pytest_runtest_setup() -> None:
+    """These take minutes; what a guest is waited for has bounds of its own."""
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _asked_for() -> None:
+    if os.environ.get("EDGE_FLASH") != "1":
+        pytest.skip("boots routers with flash chips: `build.py test --with-flash`, or EDGE_FLASH=1")
+
+
+@pytest.fixture(scope="session")
+def router(_asked_for: None) -> Image:
+    """What the router boots."""
+    try:
+        return images.image(ROOT, MACHINES["arm64"])
+    except debian.UnobtainableError as error:
+        pytest.skip(f"a router's image cannot be made: {error}")
+
+
+@pytest.fixture(scope="session")
+def driver(router: Image) -> str:
+    """The module that makes flash of a guest's memory."""
+    try:
+        return phram.module(ROOT, router)
+    except debian.UnobtainableError as error:
+        pytest.skip(f"the driver of the flash chips cannot be built: {error}")
+
+
+@pytest.fixture(scope="session")
+def given(driver: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Puts a tree and its zipapp where a guest sees them, with the driver; the folder."""
+
+    def give(root: str) -> str:
+        folder = str(tmp_path_factory.mktemp("share"))
+        share.fill(root, folder)
+        shutil.copy(driver, os.path.join(folder, phram.NAME))
+        return folder
+
+    return give
+
+
+@pytest.fixture(scope="session")
+def shared(given: Callable[[str], str]) -> str:
+    """This tree, as the guests see it."""
+    return given(ROOT)
+
+
+@pytest.fixture
+def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[object], None]:
+    """Prints past the capture: a figure is there to be read, held or not."""
+
+    def told(what: object) -> None:
+        with capfd.disabled():
+            sys.stdout.write(f"\n{what}\n")
+
+    return told
