@@ -11,7 +11,7 @@ import pytest
 from tests.tools.router import blocks
 from tests.tools.router.blocks import FLUSH, MARK, WRITE, Cut, Entry, Journal, Server
 
-A, B, C = (letter * 1_024 for letter in (b"a", b"b", b"c"))
+A, B, C = (letter * 2_048 for letter in (b"a", b"b", b"c"))
 ENTRIES = [
     Entry(WRITE, 0, A),
     Entry(FLUSH),
@@ -44,15 +44,19 @@ def test_what_was_flushed_stays_and_of_the_rest_what_the_cut_says(
 
 def test_a_torn_write_begins_new_and_ends_old() -> None:
     disk = blocks.disk(ENTRIES, Cut(4, blocks.TORN, 1))
-    assert (disk[0][:1], disk[1][:1]) == (b"b", b"a")
+    assert [disk[sector][:1] for sector in range(4)] == [b"b", b"b", b"a", b"a"]
 
 
 def test_a_mixed_tail_is_any_part_of_it_and_the_same_one_each_time() -> None:
     seen = {
-        (disk[0][:1], disk[1][:1], 8 in disk, 9 in disk)
+        (disk[0][:1], disk[2][:1], 8 in disk, 10 in disk)
         for disk in (blocks.disk(ENTRIES, Cut(5, blocks.MIXED, seed)) for seed in range(200))
     }
     assert len(seen) == 16
+    for seed in range(200):
+        disk = blocks.disk(ENTRIES, Cut(5, blocks.MIXED, seed))
+        assert disk[0][:1] == disk[1][:1], "a unit is torn"
+        assert (8 in disk) == (9 in disk), "a unit is torn"
     cut = Cut(5, blocks.MIXED, 3)
     assert blocks.disk(ENTRIES, cut) == blocks.disk(ENTRIES, cut)
 
@@ -94,10 +98,10 @@ def test_a_served_disk_is_read_written_and_recorded_and_its_image_stays(tmp_path
             size, _flags = struct.unpack(">QH", client.recv(10, socket.MSG_WAITALL))
             assert size == 8_192
             for kind, data in ((1, A), (3, b""), (0, b"")):
-                length = 2_048 if kind == 0 else len(data)
+                length = 3_072 if kind == 0 else len(data)
                 request = struct.pack(">IHHQQI", 0x25609513, 0, kind, 7, 512, length)
                 client.sendall(request + data)
                 assert client.recv(16, socket.MSG_WAITALL)[4:8] == bytes(4)
-            assert client.recv(2_048, socket.MSG_WAITALL) == A + b"i" * 1_024
+            assert client.recv(3_072, socket.MSG_WAITALL) == A + b"i" * 1_024
     assert journal.entries == [Entry(WRITE, 512, A), Entry(FLUSH, 0, b"")]
     assert image.read_bytes() == b"i" * 8_192
