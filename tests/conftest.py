@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,17 @@ def _leakless(request: pytest.FixtureRequest) -> Iterator[None]:
     if found:
         leaks.end(before, folder)
         pytest.fail("left behind: " + "; ".join(found))
+
+
+@pytest.fixture
+def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[object], None]:
+    """Prints past the capture: a figure is there to be read, held or not."""
+
+    def told(what: object) -> None:
+        with capfd.disabled():
+            sys.stdout.write(f"\n{what}\n")
+
+    return told
 
 
 @pytest.fixture(scope="session")

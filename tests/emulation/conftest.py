@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -59,14 +58,3 @@ def everywhere(routers: dict[str, Image]) -> Iterator[Everywhere[T]]:
             return {name: each.result() for name, each in begun.items()}
 
         yield do
-
-
-@pytest.fixture
-def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[object], None]:
-    """Prints past the capture: a figure is there to be read, held or not."""
-
-    def told(what: object) -> None:
-        with capfd.disabled():
-            sys.stdout.write(f"\n{what}\n")
-
-    return told

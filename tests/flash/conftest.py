@@ -5,7 +5,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import shutil
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -63,14 +62,3 @@ def given(driver: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
 def shared(given: Callable[[str], str]) -> str:
     """This tree, as the guests see it."""
     return given(ROOT)
-
-
-@pytest.fixture
-def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[object], None]:
-    """Prints past the capture: a figure is there to be read, held or not."""
-
-    def told(what: object) -> None:
-        with capfd.disabled():
-            sys.stdout.write(f"\n{what}\n")
-
-    return told

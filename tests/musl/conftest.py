@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,14 +48,3 @@ def router(musl: Tree, program: str) -> Iterator[Router]:
         shutil.copy(program, os.path.join(home, "qinglong-edge"))
         os.chmod(os.path.join(home, "qinglong-edge"), 0o755)
         yield Router(musl, Path(home))
-
-
-@pytest.fixture
-def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[object], None]:
-    """Prints past the capture: a figure is there to be read, held or not."""
-
-    def told(what: object) -> None:
-        with capfd.disabled():
-            sys.stdout.write(f"\n{what}\n")
-
-    return told
