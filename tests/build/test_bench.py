@@ -175,12 +175,38 @@ def test_a_part_that_fails_in_a_router_leaves_the_others_their_figures(
 
     monkeypatch.setattr(columns._Router, "_booted", boot)
     monkeypatch.setattr(columns._Router, "_part", part)
-    router = columns._Router(images.Image(MACHINES["x86"], "unused"), "unused", (), {})
+    image = images.Image(MACHINES["x86"], "unused")
+    router = columns._Router(ROOT, "unused", image, "unused", (), {})
     found = router.measured(["artifact", "start", "due", "apart", "sustained"], lambda _said: None)
     assert len(booted) == boots
     assert {found[name] for name in without} == {"the router failed: it ended: panic"}
     assert (found["artifact_bytes"] == 1.0) == ("artifact_bytes" not in without)
     assert (found["runs_per_minute"] == 1.0) == ("runs_per_minute" not in without)
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (debian.UnobtainableError("no compiler"), "no compiler"),
+        (measure.UnmeasurableError("another router"), "another router"),
+        (GuestError("it ended:\npanic"), "the router failed: panic"),
+    ],
+)
+def test_a_part_that_has_a_router_of_its_own_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: Exception, reason: str
+) -> None:
+    def fail(*_setting: object) -> bench_rows.Found:
+        raise failure
+
+    def day(*_setting: object) -> bench_rows.Found:
+        return {"day_64_broken": 0}
+
+    monkeypatch.setattr(columns, "ALONE", {"flash": fail, "small routers": day})
+    image = images.Image(MACHINES["x86"], "unused")
+    router = columns._Router(ROOT, str(tmp_path), image, "unused", (), {})
+    found = router.measured(["flash", "small routers"], lambda _said: None)
+    named = bench_parts.PARTS["flash"].rows(WHOLE)
+    assert found == {**dict.fromkeys(named, reason), "day_64_broken": 0}
 
 
 def test_a_peer_that_cannot_be_had_has_a_reason(

@@ -14,13 +14,13 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.tools import bench_idle, bench_peers, bench_places, bench_run, bench_scale, measure
-from tests.tools.bench_rows import EFFORTS, FEW, PLACES, Effort, Found
+from tests.tools.bench_rows import EFFORTS, FEW, FLASH, PLACES, SMALL, Effort, Found
 from tests.tools.measure import ROOT, Product, UnmeasurableError
 from tests.tools.router import processes
 
@@ -168,8 +168,19 @@ def _apart(setting: Setting, _home: str) -> Found:
 
 
 def _places(setting: Setting, _home: str) -> Found:
+    return _on(setting, PLACES)
+
+
+def _flash(setting: Setting, _home: str) -> Found:
+    if not setting.router:
+        raise UnmeasurableError("this machine has no flash chip")
+    return _on(setting, FLASH)
+
+
+def _on(setting: Setting, kinds: Sequence[str]) -> Found:
+    """What a run writes on each kind of file system."""
     found: Found = {}
-    for kind in PLACES:
+    for kind in kinds:
         try:
             with bench_places.disk(kind, setting.mounted) as disk:
                 runs = setting.effort.device
@@ -207,6 +218,10 @@ def _scale(setting: Setting, home: str) -> Found:
         found[f"idle_bytes_written_{tasks}"] = rest.written
         found[f"idle_wakes_per_minute_{tasks}"] = rest.wakes_per_minute
     return found | {"memory_growth": held[1] - held[0]}
+
+
+def _small(_setting: Setting, _home: str) -> Found:
+    raise UnmeasurableError("a small router has a day of its own, this machine has not")
 
 
 # -- the peers ------------------------------------------------------------------------------------
@@ -258,9 +273,13 @@ PARTS: dict[str, Part] = {
     "burst": _part(_burst, "run_device_bytes_burst", "run_commits", "run_flushes", *_RECORDS),
     "apart": _part(_apart, "run_device_bytes_apart"),
     "places": _part(_places, *(f"run_device_bytes_{kind}" for kind in PLACES)),
+    "flash": _part(_flash, *(f"run_device_bytes_{kind}" for kind in FLASH)),
     "secrets": _part(_secrets, "secret_child", "growth_by_a_secret"),
     "growth": _part(_growth, "growth_by_runs", "growth_by_4_at_once", "running_task"),
     "scale": Part(_scale, _scaled),
+    "small routers": _part(
+        _small, *(f"day_{size}_{what}" for size in SMALL for what in ("broken", "rss"))
+    ),
     "peers at rest": _part(_peers_at_rest, *bench_peers.AT_REST),
     "peers at work": _part(_peers_at_work, *bench_peers.AT_WORK),
 }

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tests.tools import measure
+from tests.tools.bench_rows import FLASH
 from tests.tools.measure import Disk, UnmeasurableError
+from tests.tools.router import flash
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,9 @@ class Memory(Disk):
         return sum(Disk(self.path, name).written()[0] for name in names), None
 
 
+_KINDS: dict[str, type[Disk]] = {"tmpfs": Memory} | dict.fromkeys(FLASH, flash.Chip)
+
+
 @contextlib.contextmanager
 def disk(kind: str, mounted: Mapping[str, tuple[str, str]]) -> Iterator[Disk]:
     """A disk of this kind: one of `mounted` (folder, device), else one that is made now.
@@ -37,7 +42,7 @@ def disk(kind: str, mounted: Mapping[str, tuple[str, str]]) -> Iterator[Disk]:
     """
     if kind in mounted:
         folder, device = mounted[kind]
-        yield Memory(folder, device) if kind == "tmpfs" else Disk(folder, device)
+        yield _KINDS.get(kind, Disk)(folder, device)
     elif mounted:
         raise UnmeasurableError(f"this router has no {kind}")
     elif kind == "tmpfs":

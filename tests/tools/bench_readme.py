@@ -31,10 +31,18 @@ LABELS = {
     "run_device_bytes_f2fs": "bytes of a run on f2fs, back to back",
     "run_device_bytes_overlay": "bytes of a run on an overlay over ext4, back to back",
     "run_device_bytes_tmpfs": "bytes of a run on a tmpfs",
+    "run_device_bytes_jffs2": "bytes of a run on jffs2, back to back",
+    "run_device_bytes_jffs2_overlay": "bytes of a run on an overlay over jffs2, back to back",
+    "run_device_bytes_ubifs": "bytes of a run on ubifs, back to back",
+    "run_device_bytes_ubifs_overlay": "bytes of a run on an overlay over ubifs, back to back",
     "run_commits": "commits of a run",
     "run_flushes": "flushes of a run",
     "tick_growth": f"{WHOLE.tasks:,} tasks and {WHOLE.history:,} runs over 100: an admission, x",
     "status_growth": "one `status` of the same, x",
+    "day_64_broken": f"a 64 MB router's day of {WHOLE.day} runs: promises broken",
+    "day_64_rss": "the daemon at the end of it, resident, KiB",
+    "day_128_broken": f"a 128 MB router's day of {WHOLE.day} runs: promises broken",
+    "day_128_rss": "the daemon at the end of that, resident, KiB",
 }
 PEER_LABELS = {
     "process_private_dirty": "idle with 100 tasks, private dirty, KiB",

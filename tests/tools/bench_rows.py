@@ -15,6 +15,8 @@ PEERS = ("bare", "crond", "yacron", "apscheduler")
 FEW = 100  # tasks of an ordinary router
 FLAT_GATE, FLAT_GOAL = 1.5, 1.2  # "flat" within what two runs of the same thing differ by
 PLACES = ("f2fs", "overlay", "tmpfs")  # beside ext4, which has rows of its own
+FLASH = ("jffs2", "jffs2_overlay", "ubifs", "ubifs_overlay")
+SMALL = (64, 128)  # MB of the small routers' memory
 Found = dict[str, float | str]  # by `row` or `row/peer`: a figure, or the reason for none
 
 
@@ -35,11 +37,12 @@ class Effort:
     history: int
     ticks_s: int
     minutes: int  # whole ones in which the peers' tasks are due
+    day: int  # runs of a small router
 
 
-WHOLE = Effort(15, 7, 25, 1_000, 100, 60, 30, 120, 20, 10_000, 100_000, 20, 4)
-QUICK = Effort(5, 7, 10, 100, 40, 20, 8, 35, 5, 2_000, 20_000, 6, 0)
-ROUTER = Effort(4, 3, 10, 1_000, 100, 20, 8, 60, 10, 10_000, 100_000, 8, 4)
+WHOLE = Effort(15, 7, 25, 1_000, 100, 60, 30, 120, 20, 10_000, 100_000, 20, 4, 500)
+QUICK = Effort(5, 7, 10, 100, 40, 20, 8, 35, 5, 2_000, 20_000, 6, 0, 0)
+ROUTER = Effort(4, 3, 10, 1_000, 100, 20, 8, 60, 10, 10_000, 100_000, 8, 4, 500)
 EFFORTS = {"whole": WHOLE, "quick": QUICK, "router": ROUTER}
 
 
@@ -169,6 +172,7 @@ def catalogue(limits: Mapping[str, float], effort: Effort) -> list[Line]:
         *_device(limits),
         *_rest(limits, effort),
         *_scale(effort),
+        *_days(effort),
     ]
 
 
@@ -318,7 +322,20 @@ def _device(limits: Mapping[str, float]) -> list[Line]:
                 over=over if kind == "f2fs" else pages,
             )
         )
-    return lines
+    return [*lines, *(_flash(kind, how, limits["run_flash_bytes"]) for kind in FLASH)]
+
+
+def _flash(name: str, how: str, gate: float) -> Line:
+    kind, _, overlay = name.partition("_")
+    where = f"an overlay over {kind}" if overlay else kind
+    return Line(
+        f"run_device_bytes_{name}",
+        "bytes",
+        f"{where}, bytes programmed into the chip, {how}",
+        gate,
+        gate / 2,
+        over="a node of its own for each inode, folder entry and page of the log and the database",
+    )
 
 
 def _rest(limits: Mapping[str, float], effort: Effort) -> list[Line]:
@@ -338,3 +355,13 @@ def _scale(effort: Effort) -> list[Line]:
         Line("status_growth", "x", f"{how}, one `status`", FLAT_GATE, FLAT_GOAL),
         Line("memory_growth", "KiB", "private dirty of the same two, at rest"),
     ]
+
+
+def _days(effort: Effort) -> list[Line]:
+    how = f"a day of a {{}} MB router, {effort.day} runs, no swap, 64 processes, 16 MB of flash"
+    lines = []
+    for size in SMALL:
+        of = how.format(size)
+        lines.append(Line(f"day_{size}_broken", "promises", f"broken on {of}", 0, 0))
+        lines.append(Line(f"day_{size}_rss", "KiB", f"the daemon's own at the end of {of}"))
+    return lines

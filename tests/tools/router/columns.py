@@ -11,14 +11,15 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from tests.tools import bench_parts, debian, measure, peers
 from tests.tools.bench_rows import EFFORTS, Found
+from tests.tools.measure import UnmeasurableError
 from tests.tools.router import images, share
+from tests.tools.router.alone import ALONE, Say
 from tests.tools.router.guest import Guest, GuestError, Options
 from tests.tools.router.images import Image
 from tests.tools.router.machines import MACHINES, Machine
@@ -31,6 +32,7 @@ _MAKERS = {
 _DISK_BYTES = 192 << 20  # the edge reserve of 32 MiB and one log, beside what f2fs keeps back
 _PART_S = 2_400.0
 _TRIES = 4
+_UNOBTAINABLE = (debian.UnobtainableError, OSError, subprocess.CalledProcessError)
 _LINE = "\n"
 _OVER = "lowerdir=/modules,upperdir=/flash/upper,workdir=/flash/work"
 # Kind: where it is mounted, the disk that gets its bytes, and how it gets there.
@@ -44,19 +46,40 @@ _MOUNTS = {
     ),
     "tmpfs": ("/tmp", "", ":"),
 }
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class _Router:
     """What one kind of router is started from."""
 
+    root: str  # of the tree
+    home: str
     image: Image
     share: str
     disks: tuple[str, ...]
     setting: dict[str, Any]
 
     def measured(self, parts: list[str], say: Say) -> Found:
+        """What was found for each part."""
+        found = self._together([part for part in parts if part not in ALONE], say)
+        for part in parts:
+            if part in ALONE:
+                found |= self._alone(part, say)
+        return found
+
+    def _alone(self, part: str, say: Say) -> Found:
+        """A part that boots its own."""
+        folder = os.path.join(self.home, part)
+        os.mkdir(folder)
+        say(f"{self.image.machine.name}: {part}")
+        try:
+            return ALONE[part](self.root, self.image, self.share, folder, say)
+        except GuestError as error:
+            return _without(part, _failure(error))
+        except (UnmeasurableError, *_UNOBTAINABLE) as error:
+            return _without(part, str(error))
+
+    def _together(self, parts: list[str], say: Say) -> Found:
         """The parts, one after the other in one guest; where one fails the next gets a new one.
 
         A router that fails too often gives up what is left.
@@ -75,7 +98,7 @@ class _Router:
                         found |= self._part(guest, part)
                         del left[0]
             except GuestError as error:
-                reason = f"the router failed: {str(error).strip().rpartition(_LINE)[2][-200:]}"
+                reason = _failure(error)
                 if part is not None:
                     found |= _without(left.pop(0), reason)
         for part in left:
@@ -101,6 +124,10 @@ class _Router:
         return found
 
 
+def _failure(error: GuestError) -> str:
+    return f"the router failed: {str(error).strip().rpartition(_LINE)[2][-200:]}"
+
+
 def _without(part: str, reason: str) -> Found:
     return dict.fromkeys(bench_parts.PARTS[part].rows(EFFORTS["router"]), reason)
 
@@ -117,7 +144,7 @@ def columns(
         def work(name: str) -> Found:
             try:
                 router = _router(root, MACHINES[name], os.path.join(home, name), states)
-            except (debian.UnobtainableError, OSError, subprocess.CalledProcessError) as error:
+            except _UNOBTAINABLE as error:
                 reason = f"no such router here: {error}"
                 return {key: reason for part in parts for key in _without(part, reason)}
             return router.measured(parts, say)
@@ -154,7 +181,7 @@ def _router(root: str, machine: Machine, home: str, states: str | None) -> _Rout
     if states is not None:
         shutil.copytree(states, os.path.join(shared, "states"))
         setting["prepared"] = "/share/states"
-    return _Router(image, shared, tuple(_disk(home, kind) for kind in _MAKERS), setting)
+    return _Router(root, home, image, shared, tuple(_disk(home, kind) for kind in _MAKERS), setting)
 
 
 def _disk(home: str, kind: str) -> str:

@@ -1,9 +1,10 @@
 """Run in a guest: file systems on its flash chips.
 
-    python3 -m tests.tools.router.flash mount|unmount KIND [CHIP]
+    python3 -m tests.tools.router.flash mount|unmount KIND [CHIP [PLACE]]
 
-puts chip number CHIP, an erased one too, to /flash as `jffs2` or `ubifs`, or takes it away, and
-prints nothing. The kernel's modules have been loaded; the chips' driver is /share/phram.ko.
+puts chip number CHIP, an erased one too, to PLACE or /flash as `jffs2` or `ubifs`, or takes it
+away, and prints nothing. The kernel's modules have been loaded; the chips' driver is
+/share/phram.ko.
 """
 
 from __future__ import annotations
@@ -144,9 +145,9 @@ def _write(path: str, text: str) -> None:
         opened.write(text)
 
 
-def main(what: str, kind: str, chip: str = "0") -> None:
+def main(what: str, kind: str, chip: str = "0", place: str = PLACE) -> None:
     """Do one of the two."""
-    own = Flash(kind, int(chip))
+    own = Flash(kind, int(chip), place)
     {"mount": own.mount, "unmount": own.unmount}[what]()
 
 
