@@ -79,6 +79,11 @@ class Loop:
         self._poll.register(fd, select.POLLOUT if write else select.POLLIN)
         self._calls[fd] = call
 
+    def watch_end(self, fd: int, call: Callable[[], None]) -> None:
+        """Call when the other end of `fd` has gone; what it says until then wakes nobody."""
+        self._poll.register(fd, 0)
+        self._calls[fd] = call
+
     def unwatch(self, fd: int) -> None:
         """Stop watching; unknown descriptors are fine."""
         if self._calls.pop(fd, None) is not None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import _socket as socket  # without the enums of `socket`: 0.4 MiB less in every daemon
 import os
-import select
 import struct
 
+from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.core.limits import REQUEST_BYTES_MAX
 
 TYPE_CHECKING = False
@@ -32,7 +32,13 @@ def _through_directory(path: str) -> tuple[int, str]:
 
 
 def bind(path: str) -> socket.socket:
-    """A listening socket, mode 0600, in place of whatever name was left there."""
+    """A listening socket, mode 0600, in place of whatever name was left there.
+
+    Unavailable `socket_in_use` while somebody listens there: the owner of another state, whose
+    commands would come here and whose name this one would take away.
+    """
+    if _listens(path):
+        raise Unavailable("socket_in_use", "Another process answers at this control socket.")
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -53,6 +59,17 @@ def bind(path: str) -> socket.socket:
     finally:
         os.close(directory)
     return sock
+
+
+def _listens(path: str) -> bool:
+    """True if a connection is taken, or waits for its turn."""
+    try:
+        connect(path, 0).close()
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def connect(path: str, timeout_s: float | None) -> socket.socket:
@@ -162,7 +179,7 @@ class Connection:
         if end < 0 and len(self._input) <= REQUEST_BYTES_MAX:
             return False
         # While a request is in hand nothing is read, so that one client cannot queue many.
-        self._loop.watch(self._fd, self._hung_up)
+        self._loop.watch_end(self._fd, self.close)
         if end < 0 or end > REQUEST_BYTES_MAX:
             self._input.clear()
             self.on_oversize()
@@ -171,12 +188,3 @@ class Connection:
         del self._input[: end + 1]
         self.on_line(line)
         return True
-
-    def _hung_up(self) -> None:
-        """Tell a client that is gone from one that says more, or has said all it had to say."""
-        poll = select.poll()
-        poll.register(self._fd, 0)
-        if poll.poll(0):
-            self.close()
-        else:
-            self._loop.unwatch(self._fd)
