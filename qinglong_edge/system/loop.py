@@ -113,6 +113,7 @@ class Loop:
             signal.set_wakeup_fd(self._signal_pipe[1], warn_on_full_buffer=False)
             self.watch(self._signal_pipe[0], self._read_signals)
         self._signals[number] = call
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))  # whoever started us may block it
         signal.signal(number, lambda _number, _frame: None)
 
     def watch_clock_steps(self) -> None:

@@ -195,6 +195,18 @@ def test_a_signal_is_called_from_the_loop(loop: Loop) -> None:
     assert told == ["two", "one"]
 
 
+def test_a_signal_that_was_blocked_at_the_start_is_called_all_the_same(loop: Loop) -> None:
+    called: list[int] = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        loop.on_signal(signal.SIGTERM, lambda: called.append(1))
+        os.kill(os.getpid(), signal.SIGTERM)
+        loop.run_once(0)
+        assert called == [1]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def test_a_signal_ends_a_long_wait(loop: Loop) -> None:
     told: list[str] = []
     loop.on_signal(signal.SIGALRM, lambda: told.append("alarm"))
