@@ -429,11 +429,11 @@ def _set_enabled(runtime: Runtime, params: Params, *, enabled: bool) -> Document
     task = require(runtime, params.text("name"))
     params.end()
     if task.enabled != enabled:
+        if enabled:  # first: a crash in between leaves nothing due that was due meanwhile
+            runtime.scheduler.enable(task.number)
         with runtime.store.database.write():
             runtime.store.tasks.set_enabled(task, enabled=enabled)
             runtime.record(params, task.name)
-        if enabled:
-            runtime.scheduler.enable(task.number)
     return views.newest_document(runtime, task.replace(enabled=enabled))
 
 

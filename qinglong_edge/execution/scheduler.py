@@ -9,6 +9,7 @@ at most one Run.
 | due, later than that          | skip      | cursor to the next after now, counted as skipped    |
 | due, later than that          | fire_once | admit the oldest, cursor to the next after now      |
 | cannot be computed            | any       | parked with its reason; the others go on            |
+| cannot be computed just now   | any       | the same, and computed again 5 minutes later        |
 | refused by the overlap policy | any       | cursor to the next after now, counted as skipped    |
 
 `cron` cursors are wall time and wait for a believed clock; `every` cursors are boottime of one boot
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from qinglong_edge.execution.trust import ClockTrust
 
 _BATCH = 256
+_ENTRIES_MIN = 64
 _DECIDED_MAX = 16  # in one look: on a disk that takes a second for a commit others have a turn too
 _STALE = "stale"
 
@@ -74,9 +76,11 @@ class Scheduler:
         self._grace_ms = grace_ms
         self._wall: list[tuple[int, int]] = []  # (due wall ms, trigger)
         self._boot: list[tuple[int, int]] = []  # (due boottime ms, trigger)
+        self._entries_max = _ENTRIES_MIN  # the size at which those of edited triggers are dropped
         self._in_flight: set[int] = set()
         self._parked: set[int] = set()
         self._timer: TimerPort | None = None
+        self._retry: TimerPort | None = None  # of what is parked for a passing reason
         self._failures = 0
         self._not_before_ms = 0  # boottime; later than now while the storage refuses
         self._todo: Callable[[], None] | None = None  # what the storage refused
@@ -107,6 +111,7 @@ class Scheduler:
         self._wall, self._boot = [], []
         self._parked.clear()
         self._place(self._store.tasks.cursors())
+        self._entries_max = 2 * (len(self._wall) + len(self._boot)) + _ENTRIES_MIN
 
     def _recompute(self) -> None:
         now_ms = self._clock.wall_ms()
@@ -128,7 +133,13 @@ class Scheduler:
         except Unavailable:
             self._todo = self._todo or self._load
             self._back_off()
+        self._drop_stale()
         self._arm()
+
+    def _drop_stale(self) -> None:
+        """An entry that an edit left behind would stay until its moment, a year ahead perhaps."""
+        if len(self._wall) + len(self._boot) > self._entries_max:
+            self.load()
 
     def _place(self, cursors: Iterable[Cursor]) -> None:
         """Put cursors where they become due, and give a value to those that have none."""
@@ -188,6 +199,8 @@ class Scheduler:
             next_ms = self.next_of(cursor, after_ms)
         except EdgeError as error:
             parked = error.code
+            if isinstance(error, Unavailable) and self._retry is None:
+                self._retry = self._loop.call_later(LAUNCH_BACKOFF_MS_MAX, self._compute_again)
         return CursorMove(
             trigger_number=cursor.trigger_number,
             expected_ms=cursor.next_at_ms,
@@ -197,6 +210,11 @@ class Scheduler:
             skipped=skipped,
             parked=parked,
         )
+
+    def _compute_again(self) -> None:
+        self._retry = None
+        self.load()
+        self.look()
 
     def next_of(self, cursor: Cursor, after_ms: int) -> int | None:
         """The first due moment after `after_ms` (boottime for `every`); None for `boot`."""
@@ -221,9 +239,10 @@ class Scheduler:
     def close(self) -> None:
         """Admit nothing any more."""
         self._open = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._retry):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._retry = None
 
     def woken(self) -> None:
         """Every wake-up: has the wall clock moved, is something due?"""
@@ -400,6 +419,7 @@ class Scheduler:
             self._back_off()
             raise
         finally:
+            self._drop_stale()
             self._arm()
 
     def _anew(self, cursor: Cursor) -> CursorMove:

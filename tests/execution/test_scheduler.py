@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qinglong_edge.core.errors import Corrupt
+from qinglong_edge.core.errors import Corrupt, Unavailable
+from qinglong_edge.core.zone import Zone
 from tests.execution.world import GRACE_MS, NO_SPACE, World
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -109,6 +110,50 @@ def test_a_parked_trigger_is_tried_again_at_the_next_start(world: World) -> None
     assert world.cursor(task).next_at_ms == world.clock.wall + MINUTE
 
 
+def test_what_cannot_be_computed_just_now_is_computed_again_minutes_later(world: World) -> None:
+    bad = world.task("bad", cron="* * * * *", zone="Europe/Berlin")
+    good = world.task("good", cron="* * * * *")
+    open_zone = world.scheduler._open_zone
+
+    def unreadable(text: str) -> Zone:
+        if text == "UTC":
+            return open_zone(text)
+        raise Unavailable("zone_unreadable", "No descriptor is left.")
+
+    world.scheduler._open_zone = unreadable
+    for _ in range(7):
+        world.run_for(MINUTE)
+        _quick(world)
+    assert [run.task_number for run in world.runs()].count(bad.number) == 1
+    assert world.cursor(bad).parked == "zone_unreadable"
+    assert world.scheduler.parked == 1, "the second look found it as it was"
+    world.scheduler._open_zone = open_zone
+    for _ in range(5):
+        world.run_for(MINUTE)
+        _quick(world)
+    assert (world.cursor(bad).parked, world.scheduler.parked) == (None, 0)
+    world.run_for(MINUTE)
+    _quick(world)
+    assert [run.task_number for run in world.runs()].count(bad.number) > 1
+    assert [run.task_number for run in world.runs()].count(good.number) == 13, "nobody else waited"
+
+
+@pytest.mark.parametrize("edit", ["enable", "change"])
+def test_edits_leave_no_growing_heap_behind(world: World, edit: str) -> None:
+    """A year's worth of switching a yearly task off and on is not kept in memory."""
+    task = world.task(cron="0 0 1 1 *")
+    for number in range(300):
+        if edit == "enable":
+            world.enable(task, enabled=False)
+            world.enable(task, enabled=True)
+        else:
+            world.task("t", cron=f"{number % 60} 0 1 1 *")
+    scheduler = world.scheduler
+    assert len(scheduler._wall) + len(scheduler._boot) < 100
+    found = world.cursor(task)
+    assert scheduler.next_due() == (found.next_at_ms, found.trigger_number)
+
+
 def test_a_damaged_definition_parks_its_trigger(world: World) -> None:
     task, good = world.task("bad", cron="* * * * *"), world.task("good", cron="* * * * *")
     with world.store.database.write():
@@ -166,8 +211,11 @@ def test_a_boot_task_that_is_enabled_later_waits_for_the_next_boot(world: World)
     assert len(world.runs()) == before + 1
 
 
-def test_enabling_on_a_full_disk_loses_no_later_occurrence(world: World) -> None:
-    task = world.task(cron="* * * * *")
+def test_enabling_on_a_full_disk_enables_nothing_and_loses_no_later_occurrence(
+    world: World,
+) -> None:
+    """Cursors move first: whatever comes between, nothing that was due meanwhile is made up for."""
+    task = world.task(cron="* * * * *", misfire="fire_once")
     world.enable(task, enabled=False)
     world.run_for(5 * MINUTE)
     world.refuse = NO_SPACE
@@ -175,7 +223,10 @@ def test_enabling_on_a_full_disk_loses_no_later_occurrence(world: World) -> None
         world.enable(task, enabled=True)
     world.refuse = None
     world.run_for(5 * MINUTE)
-    assert world.runs() != []
+    assert world.runs() == []
+    world.enable(task, enabled=True)
+    world.run_for(MINUTE)
+    assert _scheduled(world) == [world.clock.wall]
 
 
 def test_every_keeps_its_phase_and_a_new_boot_begins_a_new_one(world: World) -> None:

@@ -388,10 +388,10 @@ class World:
 
     def enable(self, task: Task, *, enabled: bool) -> None:
         """As the front end does it."""
-        with self.store.database.write():
-            self.store.tasks.set_enabled(task, enabled=enabled)
         if enabled:
             self.scheduler.enable(task.number)
+        with self.store.database.write():
+            self.store.tasks.set_enabled(task, enabled=enabled)
         self.settle()
 
     def pause(self, *, paused: bool) -> None:
