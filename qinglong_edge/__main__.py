@@ -10,6 +10,7 @@ ends in one line and status 5. No state outlives the process.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import marshal
 import os
@@ -36,6 +37,7 @@ _EXIT_CORRUPT = 5  # as core.errors has it; that module may be inside of what is
 _DAMAGED = ("program_damaged", "The program's file is damaged; install it again.")
 _OLDEST = (3, 11)
 _EXIT_UNAVAILABLE = 4
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the file is as it was
 _TOO_OLD = ("python_too_old", "Python 3.11 or later is needed.")
 
 
@@ -142,12 +144,14 @@ class Bundle:
         try:
             try:
                 packed = self._zip.get_data(member)
-            except OSError:  # not there: the code is another Python's
-                if otherwise is None:
+            except OSError as error:  # not there: the code is another Python's
+                if otherwise is None or error.errno in _PASSING:
                     raise
                 member, packed = otherwise, self._zip.get_data(otherwise)
             return Contents(member, packed)
         except (OSError, EOFError, ValueError, TypeError, struct.error, ImportError) as error:
+            if getattr(error, "errno", None) in _PASSING:
+                raise
             raise _damaged(self._archive) from error
 
 

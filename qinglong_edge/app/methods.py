@@ -8,6 +8,7 @@ from __future__ import annotations
 from qinglong_edge.app import runs, secrets, system, tasks
 from qinglong_edge.app.params import Params
 from qinglong_edge.core.errors import EdgeError, Refused
+from qinglong_edge.system.files import storage_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,11 +95,18 @@ def call(runtime: Runtime, name: str, params: Mapping[str, object], peer: Peer) 
     method = METHODS.get(name)
     if method is None:
         raise Refused("method_unknown", "There is no such method.")
-    if name not in AUDITED:
-        return method(runtime, Params(params, peer, name))
     taken = Params(params, peer, name)
     try:
-        return method(runtime, taken)
+        return _done(method, runtime, taken)
     except EdgeError as error:
-        runtime.record_refusal(taken, params.get("name"), error.code)
+        if name in AUDITED:
+            runtime.record_refusal(taken, params.get("name"), error.code)
         raise
+
+
+def _done(method: Method, runtime: Runtime, taken: Params) -> object:
+    """Whatever the machine refuses meanwhile (a descriptor, a late import, a read) passes."""
+    try:
+        return method(runtime, taken)
+    except OSError as error:
+        raise storage_error(error, "state") from None
