@@ -127,7 +127,10 @@ class Daemon:
         runtime.notifier.settled(run)
 
     def _name(self, run: Run) -> str:
-        task = self._runtime.store.tasks.get(run.task_number)
+        try:
+            task = self._runtime.store.tasks.get(run.task_number)
+        except EdgeError:  # the line is told without it
+            task = None
         return "?" if task is None else task.name
 
 

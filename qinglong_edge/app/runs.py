@@ -117,12 +117,20 @@ def wait(runtime: Runtime, params: Params) -> Pending:
     def settled(ended: Run) -> bool:
         mine = ended.number == run.number and ended.ended
         if mine:
-            pending.settle(views.run_document(runtime, ended))
+            _answer(runtime, pending, ended)
         return mine
 
     runtime.settled.append(settled)
     pending.on_abandoned = lambda: _forget(runtime, settled)
     return pending
+
+
+def _answer(runtime: Runtime, pending: Pending, run: Run) -> None:
+    """RUN as the answer, or why it cannot be read; the run's end stands all the same."""
+    try:
+        pending.settle(views.run_document(runtime, run))
+    except EdgeError as error:
+        pending.settle(error=error)
 
 
 def _forget(runtime: Runtime, listener: object) -> None:
@@ -140,11 +148,14 @@ def stop(runtime: Runtime, params: Params) -> Pending:
     pending = Pending()
 
     def done(error: EdgeError | None) -> None:
-        found = runtime.store.runs.get(run.number)
-        if error is not None or found is None:
+        try:
+            found = None if error is not None else runtime.store.runs.get(run.number)
+        except EdgeError as unread:
+            found, error = None, unread
+        if found is None:
             pending.settle(error=error)
         else:
-            pending.settle(views.run_document(runtime, found))
+            _answer(runtime, pending, found)
 
     runtime.control.stop(run, actor=params.peer.actor, grace_ms=grace_ms, done=done)
     return pending
@@ -162,9 +173,13 @@ def settle(runtime: Runtime, params: Params) -> Document:
     if not reason.strip() or len(reason) > REASON_CHARACTERS_MAX:
         raise Invalid("reason_invalid", "A reason is 1 to 256 characters.")
     _refuse_unread(runtime, run)
-    ended = runtime.control.settle(run, status=status, reason=reason, actor=params.peer.actor)
-    with runtime.store.database.write():
-        runtime.record(params, str(run.number))
+    ended = runtime.control.settle(
+        run,
+        status=status,
+        reason=reason,
+        actor=params.peer.actor,
+        audit=(runtime.audited(params, str(run.number)),),
+    )
     return views.run_document(runtime, ended)
 
 

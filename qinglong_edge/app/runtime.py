@@ -50,7 +50,7 @@ from qinglong_edge.system.process import Processes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Protocol
+    from typing import Any, Protocol
 
     from qinglong_edge.app.params import Params
     from qinglong_edge.app.staging import Staged
@@ -304,7 +304,11 @@ class Runtime:
         self.recovery.load()
         self.dispatcher.load()
 
-    def record(
+    def record(self, params: Params, target: str, **told: Any) -> None:
+        """Store an audit event, in the transaction of the change that it tells."""
+        self.store.audit.record(self.audited(params, target, **told))
+
+    def audited(
         self,
         params: Params,
         target: str,
@@ -314,20 +318,18 @@ class Runtime:
         mutation: str | None = None,
         outcome: str = audit.DONE,
         code: str | None = None,
-    ) -> None:
-        """An audit event, in the transaction of the change that it tells."""
-        self.store.audit.record(
-            audit.Audit(
-                at_ms=self.parts.clock.wall_ms(),
-                uid=params.peer.uid,
-                front_end=params.peer.front_end,
-                mutation_id=mutation or binascii.hexlify(self.parts.random(16)).decode(),
-                action=action or params.method,
-                target=target,
-                version=version,
-                outcome=outcome,
-                code=code,
-            )
+    ) -> audit.Audit:
+        """The audit event of a change."""
+        return audit.Audit(
+            at_ms=self.parts.clock.wall_ms(),
+            uid=params.peer.uid,
+            front_end=params.peer.front_end,
+            mutation_id=mutation or binascii.hexlify(self.parts.random(16)).decode(),
+            action=action or params.method,
+            target=target,
+            version=version,
+            outcome=outcome,
+            code=code,
         )
 
     def record_refusal(self, params: Params, target: object, code: str) -> None:

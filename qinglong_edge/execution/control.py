@@ -25,6 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from qinglong_edge.core.audit import Audit
     from qinglong_edge.core.evidence import Stopped
     from qinglong_edge.core.run import Run
     from qinglong_edge.execution.active import Active
@@ -167,8 +168,10 @@ class Control:
         except EdgeError:
             self._coordinator.again(active, lambda: self._deadline(active))
 
-    def settle(self, run: Run, *, status: str, reason: str, actor: str) -> Run:
-        """The operator's word on a run that recovery could not prove.
+    def settle(
+        self, run: Run, *, status: str, reason: str, actor: str, audit: tuple[Audit, ...] = ()
+    ) -> Run:
+        """The operator's word on a run that recovery could not prove, with its audit event.
 
         `Refused`: `run_not_held`, `run_stopping`, `identity_alive` (stop it instead).
         """
@@ -183,7 +186,8 @@ class Control:
             )
         code = SETTLED_BY_OPERATOR
         ending = Ending(status=status, evidence=OPERATOR, error_code=code)
-        if not self._coordinator.end(active, ending, actor=actor, facts={"reason": reason}):
+        facts: dict[str, str | int | None] = {"reason": reason}
+        if not self._coordinator.end(active, ending, actor=actor, facts=facts, audit=audit):
             raise Unavailable("no_space", "The storage refused the change.")
         return active.run
 

@@ -26,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from qinglong_edge.core.audit import Audit
     from qinglong_edge.core.run import Attempt, Change, Run
     from qinglong_edge.core.task import Definition
     from qinglong_edge.execution.ports import (
@@ -282,6 +283,7 @@ class Coordinator:
         *,
         actor: str = "executor",
         facts: dict[str, str | int | None] | None = None,
+        audit: tuple[Audit, ...] = (),
     ) -> bool:
         """Commit an attempt's end; False (and a named hold) if the storage refuses it now."""
         now_ms = self._clock.wall_ms()
@@ -296,7 +298,7 @@ class Coordinator:
                 facts=facts or {},
             )
             at_ms = at_or_after(now_ms, change.run.started_at_ms, change.run.finished_at_ms)
-            self.save(Commit(at_ms=at_ms, actor=actor, changes=(change,)))
+            self.save(Commit(at_ms=at_ms, actor=actor, changes=(change,), audit=audit))
         except EdgeError as error:
             active.hold = "storage" if isinstance(error, Unavailable) else error.code
             self.keep_watch(active)
