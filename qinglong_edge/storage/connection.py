@@ -104,7 +104,8 @@ def _configure(
     connection.execute("PRAGMA temp_store=MEMORY")
     connection.execute("PRAGMA mmap_size=0")
     connection.execute("PRAGMA journal_size_limit=-1")
-    frames = layout.wal_bytes // (layout.page_bytes + _FRAME_HEADER_BYTES)
+    # At least one: with 0 nothing would ever be copied back, and the log grow for ever.
+    frames = max(1, layout.wal_bytes // (layout.page_bytes + _FRAME_HEADER_BYTES))
     connection.execute(f"PRAGMA wal_autocheckpoint={frames:d}")
     connection.execute(f"PRAGMA cache_size=-{layout.cache_kib:d}")
     return mode

@@ -166,6 +166,19 @@ def test_the_connection_is_exclusive_synchronous_and_bounded(folder: Path, mode:
     assert found in (told, told | {"mmap_size": None})
 
 
+def test_a_wal_smaller_than_a_page_is_copied_back_all_the_same(folder: Path) -> None:
+    """`limits` of a box may say anything; without a bound the log would grow for ever."""
+    tiny = LAYOUT.replace(wal_bytes=1)
+    database = Database(str(folder / store.NAME), tiny, mode=WAL)
+    for number in range(200):
+        with database.write():
+            database.execute("CREATE TABLE IF NOT EXISTS t (x BLOB)")
+            database.execute("INSERT INTO t VALUES (zeroblob(2000 + ?))", (number % 2,))
+            database.execute("DELETE FROM t")
+    assert (folder / f"{store.NAME}-wal").stat().st_size < 65_536
+    database.close()
+
+
 def test_no_shared_memory_file_ever_exists(folder: Path, store: Store) -> None:
     put(store, running(add_task(store), 1))
     assert files(folder) == ["edge.db", "edge.db-wal"]
