@@ -12,6 +12,7 @@ import pytest
 
 from qinglong_edge.app import rpc
 from qinglong_edge.app.runtime import Parts
+from qinglong_edge.core.audit import Audit
 from qinglong_edge.core.canonical import decode
 from qinglong_edge.core.errors import Unavailable
 from tests.e2e.kit import Kit
@@ -19,7 +20,7 @@ from tests.e2e.resident import Moved, Resident, collect
 from tests.e2e.test_socket import code
 
 PATIENT = 'echo $$ >> "{0}/pid"; while [ ! -e "{0}/go" ]; do sleep 0.05; done'
-LATE = {  # what the daemon loads only once somebody asks, or opens a file for
+LATE: dict[str, dict[str, object]] = {  # loaded, or opened, only once somebody asks
     "import.crontab": {"data": ""},
     "import.stage": {"tasks": [{"task": {"name": "x", "argv": ["true"]}, "enabled": True}]},
     "env.list": {},
@@ -148,7 +149,7 @@ def test_a_word_that_cannot_be_audited_settles_nothing(kit: Kit) -> None:
         store = owner.runtime.store
         record, said = store.audit.record, {"run": str(number), "as": "lost", "reason": "x"}
 
-        def full(_line: object) -> None:
+        def full(entry: Audit) -> None:
             raise Unavailable("no_space", "injected")
 
         store.audit.record = full  # type: ignore[method-assign]

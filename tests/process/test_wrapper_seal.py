@@ -246,6 +246,19 @@ def test_the_sync_tool_is_one_that_cares_for_its_operand(tmp_path: Path) -> None
         assert caught.value.code == "sync_tool_missing"
 
 
+def test_a_sync_that_never_ends_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that hangs: it syncs everything, and the daemon goes on."""
+    monkeypatch.setattr(wrapper, "_SYNC_MS", 50)
+    hung = '#!/bin/sh\necho $$ >>"${0%/*}/pids"\nwhile :; do :; done\n'
+    assert wrapper.probe_sync(_tools(tmp_path, {"sync": hung})) == "sync"
+    (found,) = tmp_path.rglob("pids")
+    for pid in map(int, found.read_text().split()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
 def test_the_sync_tools_of_this_system_and_of_each_busybox_are_found(tmp_path: Path) -> None:
     assert wrapper.probe_sync(f"/nonexistent::{TOOLS}") in ("fsync", "sync")
     farm = tmp_path / "debian"
