@@ -25,7 +25,7 @@ else:
     import _signal as signal  # without the enums of `signal`: 0.2 MiB, and time in every launch
 
 
-LEAVE, CANCEL = "leave", "cancel"
+LEAVE = "leave"
 _KILL_MARGIN_MS = 1_500
 
 

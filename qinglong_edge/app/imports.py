@@ -17,6 +17,7 @@ from qinglong_edge.core.errors import EdgeError, Invalid, Refused
 from qinglong_edge.core.limits import IMPORT_PAGE_MAX
 from qinglong_edge.core.qinglong import SOURCE_LABEL
 from qinglong_edge.core.secret import ENV_SETTING
+from qinglong_edge.system.files import storage_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ def stage(runtime: Runtime, params: Params) -> Document:
             if staged is not None:
                 staged.add("env", env)
         outcomes = [_check(runtime, params, each, staged, arriving) for each in pages]
-    except OSError:
+    except OSError as error:
         drop(runtime)
-        raise Refused("import_no_room", "There is no room to stage the import.") from None
+        raise storage_error(error, "staged import") from None
     return {"token": None if staged is None else staged.token, "outcomes": outcomes}
 
 

@@ -42,7 +42,7 @@ class Server:
             self._listener = sockets.bind(path)
         except OSError as error:
             told = storage_error(error, "control socket")
-            if told.code != "no_space":
+            if told.code == "storage_unavailable":
                 told = Unavailable(
                     "socket_unavailable",
                     "The control socket cannot be made.",

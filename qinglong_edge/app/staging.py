@@ -1,6 +1,7 @@
 """Tasks and envs that were checked and wait for the commit of their import.
 
-Owns a file without a name in the state directory: after a crash nothing of it is left.
+Owns a file without a name in the state directory: after a crash nothing of it is left, or but an
+empty `.import` that the next import takes away.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ class Staged:
 
     def __init__(self, directory: str, token: str) -> None:
         self.token = token
-        path = os.path.join(directory, f".import.{token}")
+        path = os.path.join(directory, ".import")
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b")
         os.unlink(path)
 
@@ -35,5 +40,8 @@ class Staged:
             yield kind, asked, enabled
 
     def close(self) -> None:
-        """Drop it."""
-        self._file.close()
+        """Drop it, also where a full disk keeps the last of it from being written."""
+        try:
+            self._file.close()
+        except OSError:
+            return

@@ -194,6 +194,4 @@ def place_error(error: OSError) -> EdgeError:
         return Refused("state_forbidden", "The state directory may not be used by this user.")
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG):
         return Invalid("state_not_directory", "The state path does not lead to a directory.")
-    if error.errno == errno.EROFS:
-        return Unavailable("state_read_only", "The state directory's file system is read-only.")
     return storage_error(error, "state directory")

@@ -19,7 +19,7 @@ import stat
 from qinglong_edge.core.errors import Corrupt, Unavailable
 from qinglong_edge.core.record import Record
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NOT_REGULAR = (errno.ELOOP, errno.EISDIR, errno.ENXIO)  # a link, a directory, a socket or FIFO
 
 
@@ -36,6 +36,8 @@ def storage_error(error: OSError, what: str) -> Unavailable:
     name = errno.errorcode.get(error.errno or 0, "EIO")
     if error.errno in _NO_SPACE:
         return Unavailable("no_space", f"There is no room to write the {what}.", errno=name)
+    if error.errno == errno.EROFS:
+        return Unavailable("state_read_only", f"The file system of the {what} is read-only.")
     return Unavailable("storage_unavailable", f"The {what} cannot be reached.", errno=name)
 
 

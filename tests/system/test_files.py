@@ -456,7 +456,7 @@ def test_a_lock_behind_a_link_or_on_a_file_system_without_locks_is_an_error(
     [
         (errno.ENOSPC, "no_space"),
         (errno.EDQUOT, "no_space"),
-        (errno.EROFS, "no_space"),
+        (errno.EROFS, "state_read_only"),
         (errno.EIO, "storage_unavailable"),
         (None, "storage_unavailable"),
     ],
