@@ -157,6 +157,7 @@ def stop(runtime: Runtime, params: Params) -> Pending:
         else:
             _answer(runtime, pending, found)
 
+    pending.on_abandoned = lambda: runtime.control.forget(run, done)
     runtime.control.stop(run, actor=params.peer.actor, grace_ms=grace_ms, done=done)
     return pending
 

@@ -102,6 +102,12 @@ class Control:
         elif grace_ms is not None:
             active.stop.hurry(grace_ms)
 
+    def forget(self, run: Run, done: Callable[[EdgeError | None], None]) -> None:
+        """Who waited for a stop has gone; the stop goes on."""
+        active = self._coordinator.registry.get(run.number)
+        if active is not None and done in active.stopped:
+            active.stopped.remove(done)
+
     def resume(self, active: Active) -> None:
         """Go on with a stop that began earlier and was not proven."""
         if active.run.cancel_reason is not None and active.stop is None:

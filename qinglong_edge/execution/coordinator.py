@@ -44,7 +44,7 @@ _LINE_BYTES_MAX = 8_192
 
 
 class Coordinator:
-    """Launches attempts and brings them to a true end."""
+    """Watches attempts behind their gates and brings them to a true end."""
 
     def __init__(
         self,

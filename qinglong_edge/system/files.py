@@ -1,6 +1,6 @@
 """Files: private directories, durable publication, checked opens.
 
-Owns every file effect of the runtime. Promises:
+Owns the checked opens and the durable changes that the runtime's own files go through. Promises:
 
 * `publish` makes a file visible only when its bytes are on the device, never overwrites one, and
   returns only when its name is there too: temporary, fsync, hard link, fsync of the directory.

@@ -1,7 +1,7 @@
 """Processes: identity from /proc, signals, exits.
 
-Owns every signal and wait, and every reading of /proc. Judging what they mean is the process room's
-work. Nothing of this module survives a crash.
+Owns the signals to other processes, the waits for children and what /proc says of a process.
+Judging what they mean is the process room's work. Nothing of this module survives a crash.
 """
 
 from __future__ import annotations

@@ -113,6 +113,21 @@ def test_an_end_whose_story_cannot_be_read_is_no_end_of_the_daemon(kit: Kit, met
     assert (result, getattr(error, "code", None)) == (None, "database_failed")
 
 
+def test_who_asks_for_a_stop_and_goes_is_kept_by_nobody(kit: Kit) -> None:
+    """Thousands may ask within one long grace."""
+    with Resident(kit.state) as owner:
+        owner.task("t", shell=f"trap '' TERM; {PATIENT.format(kit.place)}")
+        number = owner.start("t")
+        active = owner.active(number)
+        owner.until(kit.file("pid").exists, what="it ignores the signal")
+        stays = owner.begin("run.stop", run=str(number), grace_ms=60_000)
+        for _ in range(100):
+            owner.begin("run.stop", run=str(number)).on_abandoned()
+        assert len(active.stopped) == 1
+        kit.file("go").touch()
+        owner.until(lambda: stays.settled, what="the stop is proven")
+
+
 def test_a_task_that_cannot_be_enabled_whole_stays_as_it_was(kit: Kit) -> None:
     """What was due while it was disabled is never made up for, whichever commit fails."""
     parts = Parts()
