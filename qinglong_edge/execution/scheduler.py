@@ -9,7 +9,7 @@ at most one Run.
 | due, later than that          | skip      | cursor to the next after now, counted as skipped    |
 | due, later than that          | fire_once | admit the oldest, cursor to the next after now      |
 | cannot be computed            | any       | parked with its reason; the others go on            |
-| cannot be computed just now   | any       | the same, and computed again 5 minutes later        |
+| the same, but that may pass   | any       | and looked at again 5 minutes later                 |
 | refused by the overlap policy | any       | cursor to the next after now, counted as skipped    |
 
 `cron` cursors are wall time and wait for a believed clock; `every` cursors are boottime of one boot
@@ -98,13 +98,13 @@ class Scheduler:
         self._guarded(self._recompute)
 
     def _guarded(self, call: Callable[[], None]) -> None:
-        """A full disk must not keep the program from its work: it is asked again later."""
+        """A disk that is full or fails ends nothing: what it refused is asked again later."""
         if self._todo != self._recompute:
             self._todo = call
         try:
             self._todo()
             self._todo = None
-        except Unavailable:
+        except EdgeError:
             self._back_off()
 
     def _load(self) -> None:
@@ -199,8 +199,8 @@ class Scheduler:
             next_ms = self.next_of(cursor, after_ms)
         except EdgeError as error:
             parked = error.code
-            if isinstance(error, Unavailable) and self._retry is None:
-                self._retry = self._loop.call_later(LAUNCH_BACKOFF_MS_MAX, self._compute_again)
+            if isinstance(error, Unavailable):
+                self._look_later()
         return CursorMove(
             trigger_number=cursor.trigger_number,
             expected_ms=cursor.next_at_ms,
@@ -211,7 +211,11 @@ class Scheduler:
             parked=parked,
         )
 
-    def _compute_again(self) -> None:
+    def _look_later(self) -> None:
+        if self._retry is None:
+            self._retry = self._loop.call_later(LAUNCH_BACKOFF_MS_MAX, self._look_again)
+
+    def _look_again(self) -> None:
         self._retry = None
         self.load()
         self.look()
@@ -282,8 +286,13 @@ class Scheduler:
                 heapq.heappush(heap, (due_ms, number))
                 self._back_off()
             except EdgeError:
-                self._parked.add(number)  # named; the others go on
+                self._set_aside(number)
         self._arm()
+
+    def _set_aside(self, number: int) -> None:
+        """Named; the others go on. SQLite calls a read that failed once damage."""
+        self._parked.add(number)
+        self._look_later()
 
     def _arm(self) -> None:
         """A timer for the earliest due moment; the wall clock's distance is taken anew."""
@@ -386,7 +395,7 @@ class Scheduler:
             self._push(cursor.kind, number, cursor.next_at_ms, cursor.boot_id)
             self._back_off()
         except EdgeError:
-            self._parked.add(number)
+            self._set_aside(number)
         self._arm()
 
     def _park(self, cursor: Cursor, reason: str) -> None:

@@ -183,6 +183,29 @@ def test_an_unexpected_refusal_is_named_and_the_others_go_on(
     assert world.scheduler.parked == 1
 
 
+def test_a_database_that_cannot_be_read_for_minutes_loses_no_trigger(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite says of a read that failed that the database is damaged."""
+    task = world.task(cron="* * * * *")
+
+    def unread(*_wanted: object) -> None:
+        raise Corrupt("database_corrupt", "The database is damaged; it was kept.")
+
+    with monkeypatch.context() as patch:
+        for name in ("cursor", "cursors"):
+            patch.setattr(world.store.tasks, name, unread)
+        for _ in range(7):
+            world.run_for(MINUTE)
+    assert world.runs() == []
+    for _ in range(6):
+        world.run_for(MINUTE)
+        _quick(world)
+    assert world.scheduler.parked == 0
+    assert world.runs()[-1].scheduled_for_ms == world.clock.wall
+    assert world.cursor(task).next_at_ms == world.clock.wall + MINUTE
+
+
 def test_what_was_due_while_a_task_was_disabled_is_not_made_up_for(world: World) -> None:
     task = world.task(cron="* * * * *", misfire="fire_once")
     world.enable(task, enabled=False)
