@@ -50,6 +50,9 @@ _MESSAGE_BYTES_MAX = 256
 _CHANNEL_BYTES = 8_192
 _PARK_FROM = 64
 _LOG_PLACE = 6
+# SO_RCVTIMEO where times outgrew the machine's `long`, as with musl and newer glibc on 32-bit ARM
+# and MIPS: two words of 64 bits, and the kernel takes no less.
+_WIDE_TIMEOUT = 66
 _REFUSED = 126  # never 0: nobody may read the end of a child that has done nothing as a success
 
 
@@ -229,7 +232,8 @@ class Spawner:
 def _read_timeout(sock: socket.socket) -> None:
     """Make reads give up: dash has no `read -t`, but its read fails with EAGAIN."""
     seconds, rest_ms = divmod(WRAPPER_SILENCE_MS, 1000)
-    value = struct.pack("ll", seconds, rest_ms * 1000)
+    layout = "qq" if socket.SO_RCVTIMEO == _WIDE_TIMEOUT else "ll"
+    value = struct.pack(layout, seconds, rest_ms * 1000)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
 
 

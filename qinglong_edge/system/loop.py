@@ -130,7 +130,7 @@ class Loop:
                 flags=kernel.TFD_TIMER_ABSTIME | kernel.TFD_TIMER_CANCEL_ON_SET,
                 initial=_FAR_FUTURE_NS,
             )
-        except OSError:
+        except (OSError, OverflowError):  # the latter where times have 32 bits
             return
         self._step_fd = fd
         self._wake_cap_ms = None

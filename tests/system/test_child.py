@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 import resource
@@ -9,11 +10,14 @@ import shutil
 import signal
 import socket
 import sqlite3
+import struct
 import time
 from pathlib import Path
 
 import pytest
 
+from qinglong_edge.core.limits import WRAPPER_SILENCE_MS
+from qinglong_edge.system import child as child_module
 from qinglong_edge.system.child import ChildRefusal, Spawner
 from qinglong_edge.system.process import Processes
 from tests.support import OF_THE_C_LIBRARY, until
@@ -35,6 +39,20 @@ def test_a_child_runs_nothing_until_the_word(tmp_path: Path) -> None:
     assert word(child) == b""  # the exec closed the gate
     assert collect(child) == 0
     assert marker.exists()
+
+
+def test_a_wrapper_gives_up_on_silence_where_times_outgrew_the_machines_long_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with musl on 32-bit ARM and MIPS: another option, of words that a `long` does not fill."""
+    pack, wide = struct.pack, 66
+    monkeypatch.setattr(_socket, "SO_RCVTIMEO", wide)
+    monkeypatch.setattr(struct, "pack", lambda layout, *values: pack(f"={layout}", *values))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        child_module._read_timeout(theirs)
+        told = theirs.getsockopt(socket.SOL_SOCKET, wide, 16)
+    assert struct.unpack("=qq", told) == (WRAPPER_SILENCE_MS // 1000, 0)
 
 
 def test_a_closed_gate_ends_a_child_that_has_done_nothing(tmp_path: Path) -> None:
