@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import stat
 
 from qinglong_edge.core.canonical import sha256_hex
@@ -215,16 +214,10 @@ def _succeeds(program: str, operand: str) -> bool:
     except OSError:
         return False
     processes = Processes()
-    watched = processes.open_pid(pid)
-    if watched is not None:
-        end = select.poll()
-        end.register(watched, select.POLLIN)
-        late = not end.poll(_SYNC_MS)
-        processes.close_pid(watched)
-        if late:
-            processes.signal_pid(pid, signal.SIGKILL)
-            processes.reap(pid)
-            return True
+    if not processes.ends_within(pid, _SYNC_MS):
+        processes.signal_pid(pid, signal.SIGKILL)
+        processes.reap(pid)
+        return True
     return os.waitpid(pid, 0)[1] == 0
 
 

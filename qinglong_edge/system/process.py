@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import select
 import time
 
 from qinglong_edge.core.evidence import Exit
@@ -112,6 +113,18 @@ class Processes:
             return os.pidfd_open(pid)
         except (OSError, OverflowError):
             return None
+
+    def ends_within(self, pid: int, bound_ms: int) -> bool:
+        """Wait for an own child, which is left to be collected; True without kernel support."""
+        fd = self.open_pid(pid)
+        if fd is None:
+            return True
+        try:
+            end = select.poll()
+            end.register(fd, select.POLLIN)
+            return bool(end.poll(bound_ms))
+        finally:
+            self.close_pid(fd)
 
     def close_pid(self, fd: int) -> None:
         """Give a process descriptor back."""

@@ -70,12 +70,14 @@ STDLIB: dict[str, frozenset[str]] = {
     "execution": frozenset({"heapq"}),
     "worker": frozenset(),
     "worker.transport": frozenset({"io"}),  # every interpreter has it
-    "app": frozenset({"_signal", "binascii", "errno", "os", "signal", "stat", "sys", "time"}),
+    "app": frozenset(
+        {"_signal", "binascii", "errno", "os", "select", "signal", "stat", "sys", "time"}
+    ),
     "cli": frozenset({"binascii", "errno", "gc", "os", "signal", "stat", "sys", "time"}),
     ENTRY: frozenset(
         {
-            *("_bz2", "_frozen_importlib", "_frozen_importlib_external", "fcntl", "marshal"),
-            *("os", "struct", "sys", "zipimport"),
+            *("_bz2", "_frozen_importlib", "_frozen_importlib_external", "errno", "fcntl"),
+            *("marshal", "os", "struct", "sys", "zipimport"),
         }
     ),
 }
