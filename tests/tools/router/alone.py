@@ -35,9 +35,9 @@ def on_flash(root: str, image: Image, shared: str, folder: str, _say: Say) -> Fo
         guest.load(*flash.MODULES)
         for number, (kind, place) in enumerate(_CHIPS.items()):
             guest.check(f"{PYTHON} -m tests.tools.router.flash mount {kind} {number} {place}")
-            above, over = f"{place}/upper,workdir={place}/work", _OVERLAYS[kind]
+            above, over = f"{place}/upper,workdir={place}/scratch", _OVERLAYS[kind]
             guest.check(
-                f"mkdir -p {place}/upper {place}/work {over} && "
+                f"mkdir -p {place}/upper {place}/scratch {over} && "
                 f"mount -t overlay -o lowerdir=/modules,upperdir={above} overlay {over}"
             )
         words = (f"/share/{share.ZIPAPP}", "flash", "router", json.dumps({"mounted": mounted}))
