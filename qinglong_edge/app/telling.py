@@ -9,6 +9,8 @@ import os
 import sys
 import time
 
+from qinglong_edge.system import lines
+
 
 def prepare_process(*, anew: bool) -> None:
     """Give a missing standard stream its number back: a database must never become stderr.
@@ -31,18 +33,12 @@ def say(event: str, /, **facts: object) -> None:
     offset = time.strftime("%z", time.localtime(moment))
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment)) + offset
     told = " ".join(f"{name}={value}" for name, value in facts.items())
-    try:
-        os.write(2, f"{stamp} {event} {told}".rstrip().encode("utf-8", "replace") + b"\n")
-    except OSError:
-        return
+    lines.offer(2, f"{stamp} {event} {told}".rstrip().encode("utf-8", "replace") + b"\n")
 
 
 def announce() -> None:
     """`ready` on stdout, for whoever waits for it; a closed stdout is fine."""
-    try:
-        os.write(1, b"ready\n")
-    except OSError:
-        return
+    lines.offer(1, b"ready\n")
 
 
 def bug(error: BaseException) -> None:
