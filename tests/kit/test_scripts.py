@@ -90,6 +90,7 @@ def test_procd_is_told_to_run_to_respawn_for_ever_and_to_wait(
         wait,
         "set_param pidfile /var/run/qinglong-edge.pid",
         "set_param limits core=0",
+        "set_param stderr 1",
         "close_instance ",
     ]
     triggers = sh(shell, script.replace("\nstart_service\n", "\nservice_triggers\n"))
