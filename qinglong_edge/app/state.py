@@ -22,11 +22,10 @@ from qinglong_edge.core.limits import OWNER_LOCK_RETRY_MS, PATH_BYTES_MAX
 from qinglong_edge.core.profile import Profile
 from qinglong_edge.core.record import Record
 from qinglong_edge.storage.connection import Layout
-from qinglong_edge.system.files import Files, storage_error
+from qinglong_edge.system.files import VOLATILE, Files, storage_error
 
 CONFIG = "config.json"
 _CONFIG_BYTES_MAX = 65_536
-VOLATILE = frozenset({"tmpfs", "ramfs"})
 DEFAULT_STATE = "/srv/qinglong-edge"
 _STAMPS = ("/run/systemd/timesync/synchronized",)
 
