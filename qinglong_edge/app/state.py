@@ -179,6 +179,17 @@ def prepare_runtime(where: Place, files: Files) -> None:
         raise place_error(error) from None
 
 
+def prepare_folders(where: Place, files: Files, *, logs: bool) -> None:
+    """Make the folders of a state where a router's own backup brought back its files only."""
+    paths = (where.receipts, os.path.join(where.state, "logs"))[: 1 + logs]
+    try:
+        for path in paths:
+            if not files.exists(path):
+                files.make_private_directory(path)
+    except OSError as error:
+        raise storage_error(error, "state directory") from None
+
+
 def is_volatile(where: Place, files: Files) -> bool:
     """True if the state would not survive a reboot."""
     try:
