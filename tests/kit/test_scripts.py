@@ -156,6 +156,17 @@ def test_what_survives_a_sysupgrade_is_what_was_installed_and_the_state() -> Non
     assert state == ["config.json", "edge.db", "edge.db-journal", "edge.db-wal", "keyring.json"]
 
 
+def test_a_scheduler_that_was_enabled_is_so_after_a_sysupgrade() -> None:
+    """Only packages of the image are enabled by it."""
+    init = text("openwrt", "etc/init.d/qinglong-edge")
+    numbers = re.findall(r"^(S)TART=(\d+)$|^ST(?:O)P=(\d+)$", init, re.MULTILINE)
+    links = {
+        f"/etc/rc.d/{'S' if each[0] else 'K'}{each[1] or each[2]}qinglong-edge" for each in numbers
+    }
+    assert len(links) == 2
+    assert links <= set(text("openwrt", "lib/upgrade/keep.d/qinglong-edge").splitlines())
+
+
 def test_the_web_page_may_only_do_what_the_plugin_lists() -> None:
     done = subprocess.run(
         ["sh", "-c", text(*SCRIPTS[2]), "plugin", "list"], capture_output=True, check=True
