@@ -248,6 +248,8 @@ def _filesystem(path: str, files: Files, *, made: bool) -> Check:
 def _space(check: str, path: str, profile: Profile, config: str, files: Files) -> Check:
     try:
         room = files.space(path)
+    except FileNotFoundError:
+        return _said(check, FAIL, f"{path} is not there.", "Mount its disk, or make the folder.")
     except OSError as error:
         return _said(check, FAIL, state.place_error(error).message)
     needed = profile.reserve_bytes + profile.log_quota_bytes
