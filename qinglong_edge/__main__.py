@@ -37,6 +37,7 @@ _EXIT_CORRUPT = 5  # as core.errors has it; that module may be inside of what is
 _DAMAGED = ("program_damaged", "The program's file is damaged; install it again.")
 _OLDEST = (3, 11)
 _EXIT_UNAVAILABLE = 4
+_EXIT_INTERRUPTED = 130
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # the file is as it was
 _TOO_OLD = ("python_too_old", "Python 3.11 or later is needed.")
 
@@ -210,6 +211,8 @@ def _start() -> int:
     except Damaged:
         os.write(2, f"qinglong-edge: {': '.join(_DAMAGED)}\n".encode())
         return _EXIT_CORRUPT
+    except KeyboardInterrupt:  # a router takes a second to load all this
+        return _EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ def _prove(keyring: Keyring, envelope: Envelope) -> None:
     try:
         seal.open_envelope(keyring, envelope)
     except EdgeError as error:
-        if error.facts.get("reason") == "cryptography_missing":
+        if error.code == "secret_provider_unavailable":
             raise
         raise Refused(
             "keyring_mismatch", "The keyring does not open the secrets of the backup."

@@ -17,7 +17,7 @@ from qinglong_edge.app.client import Client
 from qinglong_edge.core.errors import EdgeError, Unavailable, module_missing
 from qinglong_edge.core.limits import CLOCK_FLOOR_MS, IMPORT_BYTES_MAX, LOG_QUOTA_BYTES_MIN
 from qinglong_edge.system import aead, memory, zonefile
-from qinglong_edge.system.files import Files
+from qinglong_edge.system.files import VOLATILE, Files
 from qinglong_edge.system.process import Processes
 
 TYPE_CHECKING = False
@@ -223,7 +223,7 @@ def _filesystem(path: str, files: Files, *, made: bool) -> Check:
         path = os.path.dirname(path)
     try:
         kind = files.filesystem(path)
-        if kind in state.VOLATILE:
+        if kind in VOLATILE:
             message = f"The place is in memory ({kind}) and does not survive a reboot."
             return _said("file system", WARN, message, "Put the state on flash or a disk.")
         if kind in _NO_LINKS:
@@ -248,6 +248,8 @@ def _filesystem(path: str, files: Files, *, made: bool) -> Check:
 def _space(check: str, path: str, profile: Profile, config: str, files: Files) -> Check:
     try:
         room = files.space(path)
+    except FileNotFoundError:
+        return _said(check, FAIL, f"{path} is not there.", "Mount its disk, or make the folder.")
     except OSError as error:
         return _said(check, FAIL, state.place_error(error).message)
     needed = profile.reserve_bytes + profile.log_quota_bytes

@@ -281,12 +281,13 @@ class Runtime:
         self.settled[:] = [call for call in self.settled if call not in done]
 
     def prepare_launching(self) -> None:
-        """What a launch needs in the runtime directory; asked for before the first one.
+        """What a launch needs beside the database; asked for before the first one.
 
         A full disk is no reason for a daemon not to start: the launches then wait for room.
         """
         state.prepare_runtime(self.where, self.parts.files)
         try:
+            state.prepare_folders(self.where, self.parts.files, logs=self.config.logs is None)
             wrapper.install(self.where.wrapper)
         except Unavailable:
             if not self.daemon:

@@ -22,11 +22,10 @@ from qinglong_edge.core.limits import OWNER_LOCK_RETRY_MS, PATH_BYTES_MAX
 from qinglong_edge.core.profile import Profile
 from qinglong_edge.core.record import Record
 from qinglong_edge.storage.connection import Layout
-from qinglong_edge.system.files import Files, storage_error
+from qinglong_edge.system.files import VOLATILE, Files, storage_error
 
 CONFIG = "config.json"
 _CONFIG_BYTES_MAX = 65_536
-VOLATILE = frozenset({"tmpfs", "ramfs"})
 DEFAULT_STATE = "/srv/qinglong-edge"
 _STAMPS = ("/run/systemd/timesync/synchronized",)
 
@@ -178,6 +177,17 @@ def prepare_runtime(where: Place, files: Files) -> None:
         files.make_private_directory(where.runtime)
     except OSError as error:
         raise place_error(error) from None
+
+
+def prepare_folders(where: Place, files: Files, *, logs: bool) -> None:
+    """Make the folders of a state where a router's own backup brought back its files only."""
+    paths = (where.receipts, os.path.join(where.state, "logs"))[: 1 + logs]
+    try:
+        for path in paths:
+            if not files.exists(path):
+                files.make_private_directory(path)
+    except OSError as error:
+        raise storage_error(error, "state directory") from None
 
 
 def is_volatile(where: Place, files: Files) -> bool:

@@ -6,9 +6,10 @@ Owns the form of the lines. Nobody has to listen: a closed or full stream is no 
 from __future__ import annotations
 
 import os
-import select
 import sys
 import time
+
+from qinglong_edge.system import lines
 
 
 def prepare_process(*, anew: bool) -> None:
@@ -32,23 +33,12 @@ def say(event: str, /, **facts: object) -> None:
     offset = time.strftime("%z", time.localtime(moment))
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(moment)) + offset
     told = " ".join(f"{name}={value}" for name, value in facts.items())
-    _write(2, f"{stamp} {event} {told}".rstrip().encode("utf-8", "replace") + b"\n")
+    lines.offer(2, f"{stamp} {event} {told}".rstrip().encode("utf-8", "replace") + b"\n")
 
 
 def announce() -> None:
     """`ready` on stdout, for whoever waits for it; a closed stdout is fine."""
-    _write(1, b"ready\n")
-
-
-def _write(fd: int, line: bytes) -> None:
-    """A line is dropped where it would have to wait: for a reader that has stopped, say."""
-    ready = select.poll()
-    ready.register(fd, select.POLLOUT)
-    try:
-        if ready.poll(0):
-            os.write(fd, line)
-    except OSError:
-        return
+    lines.offer(1, b"ready\n")
 
 
 def bug(error: BaseException) -> None:

@@ -167,8 +167,12 @@ class LogStore:
         )
 
     def remove(self, run_id: str, attempt_id: str) -> bool:
-        """Delete whatever has the names of an attempt that is forgotten; False if nothing has."""
+        """Delete whatever has the names of an attempt that is forgotten; False if nothing has.
+
+        OSError where the root is missing: its disk may be unplugged, and the log would stay on it.
+        """
         paths = self.paths(run_id, attempt_id)
+        Guard(self._files, paths).check_root()
         found = self._delete(paths)
         if found:
             self._files.sync_directory(paths.shard)

@@ -311,6 +311,9 @@ class _Vixie(_Reader):
         expression = crontab_schedule.macro(fields[0]) if macro else crontab_schedule.vixie(fields)
         if not rest or not rest[0]:
             raise Invalid("command_missing", "The line has no command.")
+        if not self.user_column and _GAP.split(rest[0], maxsplit=1)[0] == self.user:
+            message = "The command begins with a user: a system crontab takes --user-column."
+            self.warn(number, "user_column_likely", message)
         self.keep(number, expression, " ".join(fields), _vixie_command(rest[0]))
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _PID_POLL_MS = 1_000  # only where the kernel has no pidfd
 _LINE_BYTES_MAX = 8_192
+_WRAPPER_TICK_MS = 10
 
 
 class Coordinator:
@@ -398,13 +399,20 @@ def _attempt(change: Change) -> Attempt:
 
 
 def _by_receipt(active: Active, receipt: Receipt) -> Ending:
+    run, stop_signal = active.run, active.stop_signal
+    if run.cancel_reason == "timeout" and _in_time(active.attempt, receipt):
+        run, stop_signal = run.replace(cancel_reason=None), None
     return endings.by_code(
-        receipt.exit_code,
-        RECEIPT,
-        active.run,
-        stop_signal=active.stop_signal,
-        receipt=receipt,
+        receipt.exit_code, RECEIPT, run, stop_signal=stop_signal, receipt=receipt
     )
+
+
+def _in_time(attempt: Attempt, receipt: Receipt) -> bool:
+    """Whether the command had ended before its time-out, which then met what it had left behind."""
+    if attempt.deadline_at_ms is None or attempt.started_at_ms is None:
+        return False
+    took_ms = receipt.finished_at_ms - receipt.started_at_ms  # by the wrapper's clock of 10 ms
+    return took_ms + _WRAPPER_TICK_MS <= attempt.deadline_at_ms - attempt.started_at_ms
 
 
 def _authentic(receipt: Receipt, run: Run, attempt: Attempt) -> bool:

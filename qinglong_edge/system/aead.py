@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _TAG_BYTES = 16
+_NO_LEGACY = "CRYPTOGRAPHY_OPENSSL_NO_LEGACY"  # a library of old ciphers that need not be there
 _NEEDED_KIB = 24_576  # its 11 MiB, and the pages of the programs that go on running
 
 
@@ -73,6 +74,7 @@ def _aesgcm() -> type[AESGCM]:
         )
     if sys.flags.no_site:
         _reach_packages()
+    os.environ.setdefault(_NO_LEGACY, "1")
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
@@ -81,6 +83,16 @@ def _aesgcm() -> type[AESGCM]:
             "Secrets need the Python package cryptography.",
             reason="cryptography_missing",
             module=error.name or "cryptography",
+        ) from None
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a package raises that finds no OpenSSL
+        raise Unavailable(
+            "secret_provider_unavailable",
+            "The Python package cryptography does not work here.",
+            reason="cryptography_broken",
+            module="cryptography",
+            kind=type(error).__name__,
         ) from None
     return AESGCM
 

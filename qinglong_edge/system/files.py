@@ -20,6 +20,7 @@ from qinglong_edge.core.errors import Corrupt, Unavailable
 from qinglong_edge.core.record import Record
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+VOLATILE = frozenset({"tmpfs", "ramfs"})  # gone with a reboot
 _NOT_REGULAR = (errno.ELOOP, errno.EISDIR, errno.ENXIO)  # a link, a directory, a socket or FIFO
 
 
@@ -276,7 +277,19 @@ class Files:
         return fd
 
     def filesystem(self, path: str) -> str | None:
-        """The kind of file system under a path as the mount table names it, or None."""
+        """The kind of file system under a path as the mount table names it, or None.
+
+        Of an overlay whose upper layer is in memory (a router's before its first boot is over, or
+        in failsafe mode) the kind of that layer.
+        """
+        kind, options = self._mounted(path)
+        upper = next((each[9:] for each in options.split(",") if each.startswith("upperdir=")), "")
+        if kind == "overlay" and os.path.isdir(upper):
+            below, _options = self._mounted(upper)
+            return below if below in VOLATILE else kind
+        return kind
+
+    def _mounted(self, path: str) -> tuple[str | None, str]:
         device = os.stat(path).st_dev
         wanted = f"{os.major(device)}:{os.minor(device)}"
         try:
@@ -284,10 +297,11 @@ class Files:
                 for line in table:
                     fields = line.split()
                     if fields[2] == wanted:
-                        return fields[fields.index("-") + 1]
+                        kind = fields.index("-") + 1
+                        return fields[kind], fields[kind + 2]
         except (OSError, ValueError, IndexError):
-            return None
-        return None
+            return None, ""
+        return None, ""
 
     def _check_own(self, path: str, fd: int, twin: str = "") -> os.stat_result:
         found = os.fstat(fd)

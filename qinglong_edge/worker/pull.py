@@ -82,6 +82,7 @@ class Puller:
         self._random = random
         self._say = say
         self._failures = 0
+        self._failing = ""
         self._not_before_ms = 0
         places.unanswered = store.claim() is not None
 
@@ -124,7 +125,7 @@ class Puller:
     def _ask(self, claim: Claim) -> Offer | None:
         self._places.unanswered = True
         offered = self._plane.offers(claim)
-        self._failures = 0
+        self._failures, self._failing = 0, ""
         if offered is None:
             self._places.unanswered = False
         return offered
@@ -147,7 +148,9 @@ class Puller:
         ceiling_ms = min(_PAUSE_MS_MAX, _PAUSE_MS_MIN << min(self._failures - 1, 6))
         chance = int.from_bytes(self._random(2), "big")
         self._not_before_ms = self._clock.boot_ms() + (ceiling_ms * chance >> 16)
-        self._say("pull_failed", code=error.code)
+        if self._failing != error.code:
+            self._say("pull_failed", code=error.code)
+        self._failing = error.code
 
 
 def _uuid4(data: bytes) -> str:

@@ -164,7 +164,7 @@ class Session:
 
     def _failed(self, error: EdgeError) -> None:
         self._failures += 1
-        self._failing = error.code
+        told, self._failing = self._failing, error.code
         wait_ms = min(_RETRY_MS_MIN << min(self._failures - 1, 6), _RETRY_MS_MAX)
         self._again_ms = self._clock.boot_ms() + wait_ms
         if error.code == "credential_rejected":
@@ -174,7 +174,8 @@ class Session:
             self._again_ms = 0
         elif not self._status:
             self.reason = error.code
-        self._say("session_failed", code=error.code)
+        if told != error.code:  # a plane may be away for days
+            self._say("session_failed", code=error.code)
 
     def _block(self, reason: str) -> None:
         self.reason = reason

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 
+from qinglong_edge import __main__ as first
 from qinglong_edge.app import rpc, state
 from qinglong_edge.app.params import Params
 from qinglong_edge.cli import logs, render
@@ -73,6 +75,19 @@ def test_an_unexpected_exception_is_told_by_kind_only() -> None:
     assert b"hunter2" not in line
     assert b'"kind":"ValueError"' in line
     assert b'"exit":70' in line
+
+
+def test_an_interrupt_while_the_program_still_loads_ends_with_130_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Impatient:
+        def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+            if name == "qinglong_edge.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "qinglong_edge.cli.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Impatient(), *sys.meta_path])
+    assert first._start() == 130
 
 
 @pytest.mark.parametrize("path", ["", "/", "a\0b", "/" + "x" * 5_000])

@@ -196,6 +196,16 @@ def test_forgetting_an_attempt_takes_whatever_has_its_names(place: Place) -> Non
     assert place.logs.remove(RUN, ATTEMPT) is False
 
 
+def test_an_attempt_is_not_forgotten_while_its_disk_is_away(place: Place) -> None:
+    """Nothing would ever name its log again."""
+    place.written()
+    place.root.rename(place.root.with_name("away"))
+    with pytest.raises(FileNotFoundError):
+        place.logs.remove(RUN, ATTEMPT)
+    place.root.with_name("away").rename(place.root)
+    assert place.logs.remove(RUN, ATTEMPT) is True
+
+
 # -- refusals, deaths, power cuts -----------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from qinglong_edge.app import backup, state
 from qinglong_edge.core.errors import Corrupt, Refused, Unavailable
+from qinglong_edge.system import aead
 from qinglong_edge.system.files import Files
 from tests.disks import small_disk
 from tests.e2e.kit import Kit
@@ -128,6 +129,21 @@ def test_a_keyring_that_does_not_open_the_store_makes_no_pair(kit: Kit, other: K
     kit.no(*("backup", str(kit.file("b")), "--with-keyring"), status=3, code="keyring_mismatch")
     assert names(kit) == set()
     kit.ok("backup", str(kit.file("b")))
+
+
+def test_a_keyring_is_not_blamed_where_secrets_cannot_be_opened_at_all(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*_arguments: object) -> bytes:
+        code, sentence = "secret_provider_unavailable", "Secrets need 24 MiB of free memory."
+        raise Unavailable(code, sentence, reason="memory_low")
+
+    with_secret(kit)
+    monkeypatch.setattr(aead, "unseal", short)
+    with pytest.raises(Unavailable) as caught:
+        backup.write(state.place(str(kit.state), None), str(kit.file("b")), with_keyring=True)
+    assert caught.value.facts["reason"] == "memory_low"
+    assert names(kit) == set()
 
 
 def test_nothing_but_a_whole_backup_becomes_a_state(kit: Kit, other: Kit) -> None:

@@ -110,6 +110,20 @@ def test_a_time_out_ends_the_run_as_timed_out(kit: Kit) -> None:
         gone(task)
 
 
+def test_a_task_that_ended_before_its_time_out_has_ended_so_whatever_it_left_running(
+    kit: Kit,
+) -> None:
+    shell = f'sleep 60 & echo $! >> "{kit.place}/pid"; echo hi'
+    kit.ok("task", "add", "t", "--timeout", "500ms", "--shell", shell)
+    with kit.daemon():
+        start(kit)
+        left = pids(kit.file("pid"))
+        run = kit.ended(1)
+        assert (run["status"], run["exit_code"], run["error_code"]) == ("succeeded", 0, None)
+        assert run["duration_ms"] < 500
+        gone(*left)
+
+
 def test_a_time_out_holds_over_a_killed_daemon(kit: Kit) -> None:
     """Deadlines run on the monotonic clock of this boot."""
     shell = SLEEP.format(kit.place)

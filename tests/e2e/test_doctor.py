@@ -159,7 +159,9 @@ def test_the_place_of_the_logs_is_looked_at_too(kit: Kit) -> None:
     logs = kit.file("elsewhere")
     config = json.loads((kit.state / "config.json").read_bytes()) | {"logs": str(logs)}
     (kit.state / "config.json").write_text(json.dumps(config))
-    assert told(kit, "log space")["status"] == "fail"
+    found = told(kit, "log space")
+    assert (found["status"], found["message"]) == ("fail", f"{logs} is not there.")
+    assert "Mount its disk" in found["fix"]
     logs.mkdir()
     assert told(kit, "log space")["status"] == "ok"
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from qinglong_edge.app import kit as kits
 from qinglong_edge.app import state
 from qinglong_edge.app.runtime import Parts, Runtime
 from qinglong_edge.system.process import Processes
@@ -119,6 +122,28 @@ def test_a_process_of_another_boot_is_lost_and_never_signalled(
     assert alive(task), "whoever bears the pid is not ours"
     kit.file("go").touch()
     gone(task)
+
+
+@pytest.mark.parametrize("owner", ["a daemon", "a command"])
+def test_the_files_that_a_router_keeps_over_a_sysupgrade_are_a_whole_state(
+    kit: Kit, owner: str
+) -> None:
+    """It restores files, and makes their directories open to everybody on the way."""
+    kit.ok("task", "add", "t", "--shell", "echo back")
+    kit.ok("start", "t", "--wait")
+    before = kit.state.rename(kit.place / "before")
+    kit.state.mkdir(0o755)
+    for line in kits.contents("openwrt")["lib/upgrade/keep.d/qinglong-edge"].decode().splitlines():
+        folder, _, name = line.rpartition("/")
+        if folder == state.DEFAULT_STATE and (before / name).exists():
+            shutil.copy(before / name, kit.state / name)
+    assert {path.name for path in kit.state.iterdir()} == {"config.json", "edge.db"}
+    with kit.daemon() if owner == "a daemon" else contextlib.nullcontext():
+        assert kit.ok("start", "t", "--wait")["status"] == "succeeded"
+        assert kit.ok("status")["degraded"] == []
+    assert kit.ok("log", "2")["text"] == "back\n"
+    for name in ("receipts", "logs"):
+        assert (kit.state / name).stat().st_mode & 0o777 == 0o700
 
 
 def test_a_start_removes_one_terminal_receipt_by_the_journal_and_resolves_its_row(

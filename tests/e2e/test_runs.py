@@ -15,7 +15,7 @@ import pytest
 
 from tests.disks import small_disk
 from tests.e2e.kit import Kit, alive, gone, pids
-from tests.support import ROOT
+from tests.support import ROOT, until
 
 # What `log` shows of this on a terminal, and what it gives to a pipe.
 ODD = b"a\x1b[31mred\x07\r\nb\xff\xe4\xbd\xa0\n"
@@ -307,6 +307,30 @@ def test_a_full_output_device_is_named(kit: Kit) -> None:
         )
     assert done.returncode == 4
     assert b"output_failed" in done.stderr
+
+
+def test_a_daemon_whose_lines_nobody_reads_any_more_goes_on(kit: Kit) -> None:
+    """A reader that hangs must not hold up every run."""
+    kit.ok("task", "add", "t", "--", "true")
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            pass
+    os.set_blocking(writer, True)
+    daemon = subprocess.Popen(
+        kit.command("run"), env=kit.environment, cwd=ROOT, stdout=writer, stderr=writer
+    )
+    try:
+        until((kit.state / "run" / "control.sock").exists, what="a daemon")
+        assert kit.ok("start", "t", "--wait", timeout=10)["status"] == "succeeded"
+        daemon.terminate()
+        assert daemon.wait(10) == 0
+    finally:
+        daemon.kill()
+        daemon.wait(10)
+        os.close(reader)
+        os.close(writer)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,29 @@ def test_a_timed_out_run_is_timed_out_whatever_its_code(world: World, code: int)
     assert (world.run().status, world.attempt().exit_code) == ("timed_out", code)
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "error"), [(0, "succeeded", None), (3, "failed", "EXECUTION_FAILED")]
+)
+def test_a_command_that_ended_in_time_is_not_timed_out_by_what_it_left_behind(
+    world: World, code: int, status: str, error: str | None
+) -> None:
+    """What holds its output open holds its receipt for 2 s, over the deadline maybe."""
+    world.manual(world.task(timeout_ms=1_000))
+    process = world.process()
+    process.obeys = False
+    world.run_for(500)
+    receipt = process.receipt(code)
+    world.run_for(500)
+    assert world.machine.signals == [(process.pid, 15)]
+    process.say(b"late " + receipt.encode() + b"\n")
+    world.machine.receipts[receipt.attempt_id] = receipt
+    process.die(Exit(code=code, signal=None))
+    world.run_for(100)
+    run, attempt = world.run(), world.attempt()
+    assert (run.status, run.error_code) == (status, error)
+    assert (attempt.exit_code, attempt.signal, attempt.evidence) == (code, None, "receipt")
+
+
 def test_a_deadline_runs_on_boottime(world: World) -> None:
     world.manual(world.task(timeout_ms=MINUTE))
     world.clock.step(365 * 86_400_000)

@@ -90,6 +90,7 @@ def test_procd_is_told_to_run_to_respawn_for_ever_and_to_wait(
         wait,
         "set_param pidfile /var/run/qinglong-edge.pid",
         "set_param limits core=0",
+        "set_param stderr 1",
         "close_instance ",
     ]
     triggers = sh(shell, script.replace("\nstart_service\n", "\nservice_triggers\n"))
@@ -153,6 +154,17 @@ def test_what_survives_a_sysupgrade_is_what_was_installed_and_the_state() -> Non
         assert any(f"/{path}" == line or f"/{path}".startswith(f"{line}/") for line in lines), path
     state = [line.rpartition("/")[2] for line in lines if line.startswith("/srv/")]
     assert state == ["config.json", "edge.db", "edge.db-journal", "edge.db-wal", "keyring.json"]
+
+
+def test_a_scheduler_that_was_enabled_is_so_after_a_sysupgrade() -> None:
+    """Only packages of the image are enabled by it."""
+    init = text("openwrt", "etc/init.d/qinglong-edge")
+    numbers = re.findall(r"^(S)TART=(\d+)$|^ST(?:O)P=(\d+)$", init, re.MULTILINE)
+    links = {
+        f"/etc/rc.d/{'S' if each[0] else 'K'}{each[1] or each[2]}qinglong-edge" for each in numbers
+    }
+    assert len(links) == 2
+    assert links <= set(text("openwrt", "lib/upgrade/keep.d/qinglong-edge").splitlines())
 
 
 def test_the_web_page_may_only_do_what_the_plugin_lists() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,26 @@ def test_the_self_test_tells_of_the_cipher_and_of_its_absence(
         aead.require()
     assert caught.value.code == "secret_provider_unavailable"
     assert "cryptography" in caught.value.message
+
+
+def test_a_package_that_is_there_and_does_not_load_is_told_and_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its library of old ciphers is a package of its own on a router, and is not needed."""
+
+    class Broken:
+        def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+            if name == "cryptography.hazmat.primitives.ciphers.aead":
+                raise RuntimeError("no provider")
+
+    monkeypatch.delenv("CRYPTOGRAPHY_OPENSSL_NO_LEGACY", raising=False)
+    monkeypatch.delitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    with pytest.raises(Unavailable) as caught:
+        aead.require()
+    assert caught.value.code == "secret_provider_unavailable"
+    assert caught.value.facts["reason"] == "cryptography_broken"
+    assert os.environ["CRYPTOGRAPHY_OPENSSL_NO_LEGACY"] == "1"
 
 
 def test_a_box_with_too_little_memory_refuses_before_it_loads_the_cipher(tmp_path: Path) -> None:

@@ -106,9 +106,13 @@ def test_all_of_them_together_have_names_of_their_own(debian_crontabs: list[Path
     )
 
 
-def test_without_the_user_column_the_user_would_be_run(debian_crontabs: list[Path]) -> None:
+def test_without_the_user_column_the_user_would_be_run_and_that_is_said(
+    debian_crontabs: list[Path],
+) -> None:
     (path,) = [each for each in debian_crontabs if each.name == "crontab"]
     plan = crontab.parse(
         path.read_bytes(), dialect="vixie", user_column=False, user="root", zone="UTC"
     )
     assert [task.command.partition("\t")[0] for task in plan.tasks] == ["root"] * 4
+    told = [each["line"] for each in plan.warnings if each["code"] == "user_column_likely"]
+    assert told == [task.line for task in plan.tasks]

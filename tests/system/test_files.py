@@ -384,30 +384,6 @@ def test_a_file_system_that_counts_no_inodes_has_an_unknown_number_of_them(
     assert files.space("/") == Space(bytes=40 * 1024, inodes=inodes, size=100 * 1024)
 
 
-def test_the_kind_of_a_file_system_is_what_the_mount_table_says(files: Files) -> None:
-    assert files.filesystem("/proc") == "proc"
-    assert files.filesystem("/proc/self") == "proc"
-    kinds = {line.split()[0]: line.split()[2] for line in _mounts()}
-    assert files.filesystem("/") in {kinds["/"], "overlay", None}
-    with pytest.raises(FileNotFoundError):
-        files.filesystem("/missing")
-
-
-def _mounts() -> list[str]:
-    lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
-    return [" ".join(line.split()[1:]).replace(" ", " - ", 1) for line in lines]
-
-
-@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs /dev/shm")
-def test_a_tmpfs_is_named(files: Files) -> None:
-    assert files.filesystem("/dev/shm") == "tmpfs"
-
-
-def test_an_unknown_device_has_no_kind(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "major", lambda _device: 4_000)
-    assert files.filesystem("/") is None
-
-
 def test_one_owner_and_a_second_is_refused(tmp_path: Path, files: Files) -> None:
     path = tmp_path / "owner.lock"
     first = files.lock_owner(str(path))

@@ -70,9 +70,7 @@ STDLIB: dict[str, frozenset[str]] = {
     "execution": frozenset({"heapq"}),
     "worker": frozenset(),
     "worker.transport": frozenset({"io"}),  # every interpreter has it
-    "app": frozenset(
-        {"_signal", "binascii", "errno", "os", "select", "signal", "stat", "sys", "time"}
-    ),
+    "app": frozenset({"_signal", "binascii", "errno", "os", "signal", "stat", "sys", "time"}),
     "cli": frozenset({"binascii", "errno", "gc", "os", "signal", "stat", "sys", "time"}),
     ENTRY: frozenset(
         {

@@ -210,6 +210,13 @@ def test_the_user_column_selects_the_lines() -> None:
     ]
 
 
+def test_a_system_crontab_that_is_read_as_a_users_own_is_told_of() -> None:
+    text = "0 1 * * * root /bin/a b\n@daily root d\n0 1 * * * rootkit-check\n"
+    assert codes(vixie(text).warnings) == [(1, "user_column_likely"), (2, "user_column_likely")]
+    assert codes(vixie(text, user_column=True).warnings) == []
+    assert codes(vixie("* * * * * \v\n").warnings) == []
+
+
 @pytest.mark.parametrize(
     ("line", "code"),
     [

@@ -169,6 +169,28 @@ def test_a_session_is_as_able_after_each_heartbeat_and_after_each_failure_as_bef
     assert len(home.plane.known) == 1
 
 
+def test_a_plane_that_is_away_is_told_of_once_and_not_at_every_try(home: Home) -> None:
+    """A router's log holds 128 KiB, and a plane may be away for days."""
+    for times in (1, 2):
+        away = [Unavailable("plane_unavailable", "503")] * 9
+        home.plane.fail = {"register": [*away], "heartbeat": [*away]}
+        for _ in range(9):
+            home.clock.turn(61_000)
+            home.steps(1)
+        assert home.said.count("session_failed") == times
+        home.plane.fail = {}
+        home.clock.turn(61_000)
+        home.steps()
+        assert home.session.current is not None
+    made, _places = puller(home)
+    for times in (1, 2):
+        home.plane.fail = {"offers": [Unavailable("plane_unavailable", "503")] * 9}
+        for _ in range(10):
+            assert made.pull() is None
+            home.clock.turn(1_000)
+        assert home.said.count("pull_failed") == times
+
+
 def test_a_lost_heartbeat_reply_is_no_fence(home: Home) -> None:
     """Trap 7: the same registration tells which version the session has come to."""
     home.steps()
