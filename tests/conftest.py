@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.skipping import unless_had
 from tests.support import ROOT, read_zone
 from tests.tools import builder, debian, leaks, strictness, testing
 
@@ -71,9 +72,7 @@ def debian_crontabs() -> list[Path]:
     """/etc/crontab and /etc/cron.d files exactly as Debian's packages ship them."""
     found = []
     for name in debian.CRONTABS:
-        try:
+        with unless_had(f"the package {name}"):
             folder = Path(debian.unpacked(name, os.path.join(ROOT, testing.CACHE)))
-        except debian.UnobtainableError as error:
-            pytest.skip(f"the package {name} cannot be had: {error}")
         found += [*folder.glob("etc/crontab"), *folder.glob("etc/cron.d/[!.]*")]
     return sorted(found)
