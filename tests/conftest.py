@@ -50,6 +50,22 @@ def _leakless(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def open_umask() -> Iterator[None]:
+    """What is to be private is so by its own doing, not by the umask's."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def no_descriptor_stays() -> Iterator[None]:
+    """As many descriptors are open at the end as were at the beginning."""
+    before = set(os.listdir("/proc/self/fd"))
+    yield
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
 def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[object], None]:
     """Prints past the capture: a figure is there to be read, held or not."""
 

@@ -63,7 +63,6 @@ STDLIB: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         ("artifact.worker", "core.revision", "core.session", "core.wire"), frozenset({"re"})
     ),
-    "app.worker_config": frozenset({"json"}),
     "app.worker_credentials": frozenset({"re"}),
     "cli.worker": frozenset({"json"}),
     "secret": frozenset({"binascii", "errno", "os", "stat"}),
