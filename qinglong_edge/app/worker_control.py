@@ -61,7 +61,9 @@ def ask(config: WorkerConfig, method: str, params: dict[str, object]) -> Any:
         sock = sockets.connect(config.socket, _CONNECT_S)
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         if method == "drain":
-            raise Refused("not_running", "No worker runs with this configuration.") from None
+            raise Refused(
+                "not_running", "No worker runs with this configuration; `run` starts one."
+            ) from None
         return _here(config, method, params)
     except OSError:
         raise Unavailable("worker_silent", "The worker does not answer.") from None
