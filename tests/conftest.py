@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.skipping import unless_had
 from tests.support import ROOT, read_zone
 from tests.tools import builder, debian, leaks, strictness, testing
 
@@ -49,6 +50,22 @@ def _leakless(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def open_umask() -> Iterator[None]:
+    """What is to be private is so by its own doing, not by the umask's."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def no_descriptor_stays() -> Iterator[None]:
+    """As many descriptors are open at the end as were at the beginning."""
+    before = set(os.listdir("/proc/self/fd"))
+    yield
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
 def tell(capfd: pytest.CaptureFixture[str]) -> Callable[[object], None]:
     """Prints past the capture: a figure is there to be read, held or not."""
 
@@ -71,9 +88,7 @@ def debian_crontabs() -> list[Path]:
     """/etc/crontab and /etc/cron.d files exactly as Debian's packages ship them."""
     found = []
     for name in debian.CRONTABS:
-        try:
+        with unless_had(f"the package {name}"):
             folder = Path(debian.unpacked(name, os.path.join(ROOT, testing.CACHE)))
-        except debian.UnobtainableError as error:
-            pytest.skip(f"the package {name} cannot be had: {error}")
         found += [*folder.glob("etc/crontab"), *folder.glob("etc/cron.d/[!.]*")]
     return sorted(found)

@@ -5,9 +5,9 @@ Owns the choice. Both speak the same methods with the same parameters.
 
 from __future__ import annotations
 
-from qinglong_edge.app import rpc
+from qinglong_edge.app import answer, rpc
 from qinglong_edge.core.canonical import decode
-from qinglong_edge.core.errors import Unavailable, from_document
+from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.core.limits import REQUEST_BYTES_MAX
 from qinglong_edge.system import sockets
 
@@ -80,19 +80,14 @@ class Client:
             raise Unavailable("daemon_silent", "The daemon does not answer.")
         try:
             self._sock.sendall(rpc.call_line(1, method, params))
-            answer = decode(self._line(), bytes_max=_ANSWER_BYTES_MAX)
+            told = decode(self._line(), bytes_max=_ANSWER_BYTES_MAX)
         except TimeoutError:
             raise Unavailable("daemon_silent", "The daemon does not answer.") from None
         except OSError:
             raise Unavailable("daemon_gone", "The daemon went away before it answered.") from None
-        if not isinstance(answer, dict):
+        if not isinstance(told, dict):
             raise Unavailable("daemon_gone", "The daemon's answer is not understood.")
-        failure = answer.get("error")
-        if isinstance(failure, dict):
-            data = failure.get("data")
-            document = data if isinstance(data, dict) else {}
-            raise from_document(document, int(document.get("exit", 70)))
-        return answer.get("result")
+        return answer.result(told)
 
     def _line(self) -> bytes:
         while self._sock is not None:

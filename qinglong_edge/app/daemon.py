@@ -7,7 +7,7 @@ them within the profile's bound (`cancel`).
 
 from __future__ import annotations
 
-from qinglong_edge.app import program, state
+from qinglong_edge.app import methods, program, state
 from qinglong_edge.app.runtime import Parts, Runtime
 from qinglong_edge.app.server import Server
 from qinglong_edge.app.telling import announce, bug, say
@@ -52,7 +52,13 @@ class Daemon:
             runtime.coordinator.on_started = self._run_started
             runtime.secrets.examine()
             runtime.recover()
-            server = Server(runtime, runtime.where.socket, on_bug=bug)
+            server = Server(
+                runtime.loop,
+                runtime.where.socket,
+                call=lambda *asked: methods.call(runtime, *asked),
+                later=methods.LATER,
+                on_bug=bug,
+            )
             runtime.loop.on_wake = runtime.scheduler.woken
             runtime.loop.watch_clock_steps()
             runtime.sweep.start()

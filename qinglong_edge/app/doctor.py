@@ -12,8 +12,15 @@ import stat
 import sys
 import time
 
-from qinglong_edge.app import making, preview, profiles, state
+from qinglong_edge.app import making, preview, profiles, state, troubles
 from qinglong_edge.app.client import Client
+from qinglong_edge.app.troubles import (
+    LOOK_AT_DISK,
+    MORE_MEMORY,
+    MORE_ROOM,
+    OTHER_PLACE,
+    SET_CLOCK,
+)
 from qinglong_edge.core.errors import EdgeError, Unavailable, module_missing
 from qinglong_edge.core.limits import CLOCK_FLOOR_MS, IMPORT_BYTES_MAX, LOG_QUOTA_BYTES_MIN
 from qinglong_edge.system import aead, memory, zonefile
@@ -38,10 +45,9 @@ _KIB = 1024
 _FREE_KIB_MIN = 32_768
 CRONTABS = ("/etc/crontab", "/etc/cron.d", "/etc/crontabs", "/var/spool/cron/crontabs")
 MOUNTS = "/proc/self/mounts"
-_MORE_MEMORY = "Stop what is not needed, or add swap: zram-swap"
-_MORE_ROOM = "Free some space, or use another disk."
 _ROOM_MIN = 1_048_576
 _INODES_MIN = 64
+_CITIES = ("Asia/Shanghai", "Europe/London", "America/New_York", "Australia/Sydney", "Africa/Cairo")
 _KEYRING = {
     "keyring_missing": "Restore it with its backup; no new key opens what an old one sealed.",
     "keyring_unsafe": "Make it a regular file of the daemon's user: chmod 600 {0}",
@@ -71,7 +77,7 @@ def examine(where: Place, *, environment_tz: str | None) -> list[Check]:
         places = {"space": where.state} | ({"log space": logs} if config.logs else {})
         written = os.path.join(where.state, state.CONFIG)
         checks += [_space(check, path, profile, written, files) for check, path in places.items()]
-        checks += [_database(told), _keyring(where, files, told), _schedulers(told)]
+        checks += [_database(where, told), _keyring(where, files, told), _schedulers(told)]
     checks += [_runtime(where), _memory(), _processes()]
     return [*checks, _clock(told), _zone(environment_tz)]
 
@@ -98,7 +104,7 @@ def _ask(where: Place) -> dict[str, Any]:
 def _install(openwrt: str, debian: str) -> str:
     if os.path.exists("/etc/openwrt_release"):
         return f"{'apk add' if os.path.exists('/usr/bin/apk') else 'opkg install'} {openwrt}"
-    return f"apt-get install {debian} (OpenWrt: {openwrt})"
+    return f"apt-get install {debian}" + ("" if openwrt == debian else f" (OpenWrt: {openwrt})")
 
 
 def _python() -> Check:
@@ -112,7 +118,7 @@ def _cryptography(told: dict[str, Any]) -> Check:
     try:
         aead.require()
     except Unavailable as error:
-        reason, fix = error.message, _MORE_MEMORY
+        reason, fix = error.message, MORE_MEMORY
         lacking = error.facts.get("module")
         if lacking is not None:
             package = str(module_missing(str(lacking)).facts["package"])
@@ -183,7 +189,7 @@ def _memory() -> Check:
     if free >= _FREE_KIB_MIN:
         return _said("memory", OK, message)
     message += " The scheduler takes about 16 MiB, a run about 4 and what its command needs."
-    return _said("memory", WARN, message, _MORE_MEMORY)
+    return _said("memory", WARN, message, MORE_MEMORY)
 
 
 def _processes() -> Check:
@@ -225,7 +231,7 @@ def _filesystem(path: str, files: Files, *, made: bool) -> Check:
         kind = files.filesystem(path)
         if kind in VOLATILE:
             message = f"The place is in memory ({kind}) and does not survive a reboot."
-            return _said("file system", WARN, message, "Put the state on flash or a disk.")
+            return _said("file system", WARN, message, OTHER_PLACE)
         if kind in _NO_LINKS:
             message = f"The file system ({kind}) has no hard links."
             return _said("file system", FAIL, message, "Format the disk as ext4 or f2fs.")
@@ -238,9 +244,7 @@ def _filesystem(path: str, files: Files, *, made: bool) -> Check:
         return _said("file system", FAIL, error.message, "Use ext4, f2fs, ubifs or jffs2.")
     except OSError as error:
         found = state.place_error(error)
-        fix = (
-            _MORE_ROOM if found.code == "no_space" else "Look for errors of the disk: dmesg, mount"
-        )
+        fix = MORE_ROOM if found.code == "no_space" else LOOK_AT_DISK
         return _said("file system", FAIL, found.message, fix)
     return _said("file system", OK, f"{kind or 'unknown'} at {path}")
 
@@ -260,14 +264,14 @@ def _space(check: str, path: str, profile: Profile, config: str, files: Files) -
         return _said(check, OK, f"{message}.")
     message += f"; a run with a log needs {needed // _KIB} KiB (reserve and quota)."
     if room.bytes < _ROOM_MIN:
-        return _said(check, FAIL, message, _MORE_ROOM)
+        return _said(check, FAIL, message, MORE_ROOM)
     reserve = room.bytes // 2 // _KIB * _KIB
     quota = max(LOG_QUOTA_BYTES_MIN, min(profile.log_quota_bytes, reserve // 4 // _KIB * _KIB))
     fits = f'"limits": {{"reserve_bytes": {reserve}, "log_quota_bytes": {quota}}}'
     return _said(check, WARN, message, f"Write what fits into {config} and start anew: {fits}")
 
 
-def _database(told: dict[str, Any]) -> Check:
+def _database(where: Place, told: dict[str, Any]) -> Check:
     error = told.get("error")
     if error is not None:
         message = f"{error.code}: {error.message}"
@@ -277,9 +281,11 @@ def _database(told: dict[str, Any]) -> Check:
         return _said("database", WARN if isinstance(error, Unavailable) else FAIL, message)
     degraded = ", ".join(told["degraded"])
     owner = "The daemon runs" if told["pid"] else "No daemon runs"
+    start = "" if told["pid"] else f" To start one: {troubles.start_command(where)}"
     if degraded:
-        return _said("database", WARN, f"{owner}; degraded: {degraded}.")
-    return _said("database", OK, f"{owner}; the database answers.")
+        fix = " ".join(troubles.told(told["degraded"]))
+        return _said("database", WARN, f"{owner}; degraded: {degraded}.{start}", fix)
+    return _said("database", OK, f"{owner}; the database answers.{start}")
 
 
 def _keyring(where: Place, files: Files, told: dict[str, Any]) -> Check:
@@ -321,12 +327,27 @@ def _clock(told: dict[str, Any]) -> Check:
     if now_ms >= CLOCK_FLOOR_MS and reason is None:
         return _said("clock", OK, "The wall clock is set.")
     message = f"The wall clock is not trusted: {reason or 'it is before 2026'}."
-    return _said("clock", WARN, message, "Let NTP set it, or set it and say: clock trust")
+    return _said("clock", WARN, message, SET_CLOCK)
 
 
 def _zone(environment_tz: str | None) -> Check:
-    name = preview.machine_zone(environment_tz)
-    if any(map(os.path.isdir, zonefile.DEFAULT_ROOTS)):
+    """The zone that a schedule gets here is opened as a schedule opens it."""
+    install = _install("zoneinfo-core zoneinfo-asia", "tzdata")
+    try:
+        name = preview.machine_zone(environment_tz)
+        preview.Zones().open(name).offset_ms_at(time.time_ns() // 1_000_000)
+        said = [each for each in zonefile.candidates(environment_tz) if each and each[0] != "/"]
+        cities = any(map(zonefile.read_tzif, (*_CITIES, name if "/" in name else "")))
+    except ModuleNotFoundError as error:
+        package = str(module_missing(error.name or "").facts["package"])
+        message = f"Only UTC is known: Python lacks the module {error.name}."
+        return _said("zone", WARN, message, _install(package, "libpython3-stdlib"))
+    except EdgeError as error:
+        return _said("zone", WARN, error.message, LOOK_AT_DISK)
+    if said and said[0].replace(" ", "_") != name:
+        message = f"The machine's zone is {said[0]}, which cannot be used here; {name} is."
+        return _said("zone", WARN, message, install)
+    if cities:
         return _said("zone", OK, name)
     message = f"{name}; without zone data only rules like CST-8 are known, no names of cities."
-    return _said("zone", WARN, message, _install("zoneinfo-core zoneinfo-asia", "tzdata"))
+    return _said("zone", WARN, message, install)

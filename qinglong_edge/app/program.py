@@ -58,6 +58,33 @@ def resource(name: str) -> bytes:
     return data
 
 
+def profiles(*, worker: bool) -> dict[str, dict[str, Any]]:
+    """The numbers of each profile, a worker's or a daemon's; budgets of the build are none.
+
+    The zipapp carries ``profiles.json``, made at build time; a checkout has ``profiles/NAME.toml``
+    beside the package.
+    """
+    try:
+        data = resource("profiles.json")
+    except OSError:
+        return _checkout(worker=worker)
+    carried: Any = decode(data, bytes_max=len(data))
+    return {name: profile["runtime"] for name, profile in carried.items()}
+
+
+def _checkout(*, worker: bool) -> dict[str, dict[str, Any]]:
+    import tomllib
+
+    folder = os.path.join(os.path.dirname(_PACKAGE), "profiles")
+    tables = {}
+    for file in os.listdir(folder):
+        name, suffix = os.path.splitext(file)
+        if suffix == ".toml" and name.startswith("worker-") is worker:
+            with open(os.path.join(folder, file), "rb") as opened:
+                tables[name] = tomllib.load(opened)["runtime"]
+    return tables
+
+
 def build() -> Build | None:
     """The making of this zipapp; None in a checkout."""
     try:

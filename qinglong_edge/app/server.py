@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from qinglong_edge.app import methods, rpc
+from qinglong_edge.app import rpc
 from qinglong_edge.core.errors import EdgeError, Invalid, Refused, Unavailable
 from qinglong_edge.core.limits import REQUEST_BYTES_MAX, REQUESTS_WAITING_MAX
 from qinglong_edge.system import sockets
@@ -20,22 +20,35 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from qinglong_edge.app.runtime import Runtime
+    from qinglong_edge.system.loop import Loop
 
-_CONNECTIONS_MAX = 512
+    Method = Callable[[str, dict[str, object], rpc.Peer], object]
+
+_CLIENTS_MAX = 512
 _ROOT = 0
 _ACCEPT_AGAIN_MS = 1_000
 
 
 class Server:
-    """Serves one runtime."""
+    """Serves whoever may ask; `call` does one method, and may answer with a `Pending`."""
 
     def __init__(
-        self, runtime: Runtime, path: str, *, on_bug: Callable[[BaseException], None]
+        self,
+        loop: Loop,
+        path: str,
+        *,
+        call: Method,
+        on_bug: Callable[[BaseException], None],
+        later: frozenset[str] = frozenset(),
+        clients_max: int = _CLIENTS_MAX,
     ) -> None:
-        self._runtime = runtime
+        """`later`: the methods whose answers wait; Unavailable `no_space`, `socket_unavailable`."""
+        self._loop = loop
         self._path = path
+        self._call = call
         self._on_bug = on_bug
+        self._methods_later = later
+        self._clients_max = clients_max
         self._waiting = 0
         self._connections: set[Connection] = set()
         try:
@@ -53,7 +66,7 @@ class Server:
 
     def _listen(self) -> None:
         if self._listener.fileno() >= 0:
-            self._runtime.loop.watch(self._listener.fileno(), self._accept)
+            self._loop.watch(self._listener.fileno(), self._accept)
 
     def _accept(self) -> None:
         try:
@@ -61,40 +74,40 @@ class Server:
         except BlockingIOError:
             return
         except OSError:  # no descriptor left: the backlog waits, the loop does not spin
-            self._runtime.loop.unwatch(self._listener.fileno())
-            self._runtime.loop.call_later(_ACCEPT_AGAIN_MS, self._listen)
+            self._loop.unwatch(self._listener.fileno())
+            self._loop.call_later(_ACCEPT_AGAIN_MS, self._listen)
             return
         try:
             uid = sockets.peer_uid(sock)
         except OSError:
             sock.close()
             return
-        connection = Connection(self._runtime.loop, sock, uid)
+        connection = Connection(self._loop, sock, uid)
         self._connections.add(connection)
         # From the loop, never from within the line before it: a client may send thousands at once.
         connection.on_line = lambda line: self._later(connection, line)
         connection.on_oversize = lambda: self._refuse(connection, _too_large())
         connection.on_close = lambda: self._connections.discard(connection)
         if uid not in (_ROOT, os.geteuid()):
-            self._refuse(connection, Refused("peer_refused", "This user may not use the runtime."))
-        elif len(self._connections) > _CONNECTIONS_MAX:
+            self._refuse(connection, Refused("peer_refused", "This user may not ask here."))
+        elif len(self._connections) > self._clients_max:
             self._refuse(connection, _busy())
 
     def _refuse(self, connection: Connection, error: EdgeError) -> None:
         connection.send(rpc.error_line(None, error), last=True)
 
     def _later(self, connection: Connection, line: bytes) -> None:
-        self._runtime.loop.call_later(0, lambda: self._serve(connection, line))
+        self._loop.call_later(0, lambda: self._serve(connection, line))
 
     def _serve(self, connection: Connection, line: bytes) -> None:
         call_id: object = None
         try:
             request = rpc.read_call(line)
             call_id = request.id
-            if request.method in methods.LATER and self._waiting >= REQUESTS_WAITING_MAX:
+            if request.method in self._methods_later and self._waiting >= REQUESTS_WAITING_MAX:
                 raise _busy()
             peer = rpc.Peer(connection.uid, "socket")
-            result = methods.call(self._runtime, request.method, request.params, peer)
+            result = self._call(request.method, request.params, peer)
             if isinstance(result, rpc.Pending):
                 self._answer_later(connection, call_id, result)
                 return
@@ -131,7 +144,7 @@ class Server:
 
     def close(self) -> None:
         """Take the socket's name away and drop every client."""
-        self._runtime.loop.unwatch(self._listener.fileno())
+        self._loop.unwatch(self._listener.fileno())
         self._listener.close()
         for connection in list(self._connections):
             connection.close()

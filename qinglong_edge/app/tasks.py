@@ -9,7 +9,7 @@ from __future__ import annotations
 from qinglong_edge.app import views
 from qinglong_edge.core import cron, recipe, secret
 from qinglong_edge.core.errors import Invalid, Refused
-from qinglong_edge.core.limits import PAGE_MAX, TRIGGERS_PER_TASK_MAX
+from qinglong_edge.core.limits import BINDINGS_BYTES_MAX, PAGE_MAX, TRIGGERS_PER_TASK_MAX
 from qinglong_edge.core.run import BOOT, CRON, EVERY
 from qinglong_edge.core.task import MISFIRES, SKIP, Definition, Trigger, check_name
 from qinglong_edge.core.trigger import format_duration, parse_every_ms
@@ -280,6 +280,7 @@ def prepare(runtime: Runtime, params: Params, *, arriving: Collection[str] = ())
     triggers = triggers_of(runtime, params, ())
     environment = _environment(runtime, params, arriving)
     params.end()
+    _check_size(runtime, environment)
     existing = runtime.store.tasks.find(name)
     if existing is not None and not replace:
         raise Refused("task_exists", "There is a task of that name already.")
@@ -318,6 +319,28 @@ def publish_all(runtime: Runtime, every: Iterable[tuple[Wanted, bool]], params: 
         runtime.scheduler.load()
         runtime.scheduler.look()
     return count
+
+
+def _check_size(runtime: Runtime, environment: Recipe) -> None:
+    """Refuse now what every start would refuse: secrets that are too large for one environment.
+
+    A sealed value is as long as what it opens to. What an env comes to only its opening tells.
+    """
+    sealed = {
+        ref.text: 0 if _is_env(runtime, ref.name) else runtime.store.secrets.size(ref)
+        for ref in secret.parse_all(environment.secret_refs)
+    }
+    size = sum(
+        len(each.name) + (sealed[each.content] if each.is_secret else len(each.content.encode()))
+        for each in environment.bindings
+    )
+    if sealed and size > BINDINGS_BYTES_MAX:
+        raise Invalid(
+            "bindings_too_large",
+            "The secrets and values of an environment are too large together.",
+            bytes=size,
+            bytes_max=BINDINGS_BYTES_MAX,
+        )
 
 
 def _append(runtime: Runtime, wanted: Wanted) -> Task:
@@ -365,6 +388,7 @@ def change(runtime: Runtime, params: Params) -> Document:
         unset=params.texts("unset_environment") or (),
     )
     params.end()
+    _check_size(runtime, environment)
     wanted = Wanted(task, task.name, definition, triggers, environment)
     return revision_document(runtime, publish(runtime, [wanted], params)[0])
 
@@ -385,6 +409,8 @@ def _move_all(runtime: Runtime, params: Params) -> Document:
             for each in tasks.triggers(task.number)
         )
         environment = recipe_of({}, tasks.recipe(revision.recipe_number), secrets=refs)
+        if refs:
+            _check_size(runtime, environment)
         wanted.append(Wanted(task, task.name, revision.definition, triggers, environment))
     moved = publish(runtime, wanted, params)
     return {"tasks": [revision_document(runtime, task) for task in moved]}

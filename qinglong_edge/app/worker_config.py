@@ -14,10 +14,9 @@ and, where the defaults do not fit: "runtime", "logs" (directories), "credential
 
 from __future__ import annotations
 
-import json
 import os
 
-from qinglong_edge.app.program import resource
+from qinglong_edge.app import program
 from qinglong_edge.core import session, worker_profile
 from qinglong_edge.core.canonical import decode
 from qinglong_edge.core.errors import EdgeError, Invalid, Refused
@@ -128,7 +127,7 @@ def _config(found: dict[str, Any]) -> WorkerConfig:
 
 
 def _profile(found: dict[str, Any]) -> WorkerProfile:
-    tables = _tables()
+    tables = program.profiles(worker=True)
     name, limits = found["profile"], found.get("limits", {})
     if name not in tables:
         raise _invalid("profile")
@@ -194,27 +193,6 @@ def _capabilities(given: object) -> str:
         return session.capabilities(given)
     except Invalid as error:
         raise _invalid(f"capabilities.{error.facts.get('field')}") from None
-
-
-def _tables() -> dict[str, dict[str, Any]]:
-    try:
-        carried = json.loads(resource("profiles.json"))
-    except OSError:
-        return _checkout()
-    return {name: profile["runtime"] for name, profile in carried.items()}
-
-
-def _checkout() -> dict[str, dict[str, Any]]:
-    import tomllib
-
-    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "profiles")
-    tables = {}
-    for file in os.listdir(folder):
-        name, suffix = os.path.splitext(file)
-        if suffix == ".toml" and name.startswith("worker-"):
-            with open(os.path.join(folder, file), "rb") as opened:
-                tables[name] = tomllib.load(opened)["runtime"]
-    return tables
 
 
 def _invalid(field: str) -> Invalid:

@@ -6,9 +6,10 @@ plane is told goodbye. A drained worker ends by itself.
 
 from __future__ import annotations
 
+from qinglong_edge.app.server import Server
 from qinglong_edge.app.telling import announce, say
 from qinglong_edge.app.worker import Parts, Worker
-from qinglong_edge.app.worker_control import ControlServer
+from qinglong_edge.app.worker_control import call
 from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.process import wrapper
 from qinglong_edge.system import memory
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # without the enums of `signal`: 0.2 MiB, and time in every launch
 
+_CLIENTS_MAX = 16
+
 
 class Resident:
     """The process that turns a worker until it is told to stop, or has drained."""
@@ -33,14 +36,20 @@ class Resident:
     def run(self) -> None:
         """Start, serve, stop. Raises what the start raises; nothing is left open."""
         worker = self._worker
-        server: ControlServer | None = None
+        server: Server | None = None
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
                 worker.loop.on_signal(number, self._stop)
             for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2):
                 signal.signal(number, signal.SIG_IGN)
             _install(worker)
-            server = ControlServer(worker)
+            server = Server(
+                worker.loop,
+                worker.config.socket,
+                call=lambda method, params, _peer: call(worker, method, params),
+                on_bug=lambda error: worker.say("bug", kind=type(error).__name__),
+                clients_max=_CLIENTS_MAX,
+            )
             worker.lifecycle.start()
             worker.say("ready", worker=worker.config.worker_id, profile=worker.config.profile.name)
             announce()

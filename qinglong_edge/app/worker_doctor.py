@@ -12,6 +12,7 @@ import time
 from qinglong_edge.app.worker_credentials import Credentials
 from qinglong_edge.core.errors import EdgeError
 from qinglong_edge.core.limits import CLOCK_FLOOR_MS
+from qinglong_edge.system.dial import dial
 from qinglong_edge.system.files import Files
 from qinglong_edge.worker import transport
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from qinglong_edge.app.worker_config import WorkerConfig
 
 _CONNECT_S = 5.0
+_CONNECT_MIN_S = 0.1  # nought would not wait at all
 _DAYS_MIN = 7
 
 
@@ -73,9 +75,7 @@ def _certificate(config: WorkerConfig) -> dict[str, Any]:
     import ssl
 
     try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(config.trust)
-        context.load_cert_chain(config.certificate, config.key)
+        transport.secured(config.trust, config.certificate, config.key)
         decode: Any = getattr(ssl, "_ssl")._test_decode_cert  # noqa: B009
         until = ssl.cert_time_to_seconds(decode(config.certificate)["notAfter"])
     except (OSError, ValueError, KeyError, AttributeError) as error:
@@ -108,17 +108,12 @@ def _room(config: WorkerConfig, files: Files) -> dict[str, Any]:
 
 def _plane(config: WorkerConfig) -> dict[str, Any]:
     """A handshake with the very certificates; no request is sent."""
-    import socket
-    import ssl
-
+    until_s = time.monotonic() + _CONNECT_S
     try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_verify_locations(config.trust)
-        context.load_cert_chain(config.certificate, config.key)
-        host, port = config.origin[0].encode("ascii"), config.origin[1]  # as the worker's own calls
-        plain = socket.create_connection((host, port), _CONNECT_S)  # type: ignore[arg-type]
-        with plain, context.wrap_socket(plain, server_hostname=host) as sock:
+        context = transport.secured(config.trust, config.certificate, config.key)
+        host, port = config.origin
+        plain = dial(host, port, lambda: max(_CONNECT_MIN_S, until_s - time.monotonic()))
+        with plain, context.wrap_socket(plain, server_hostname=host.encode("ascii")) as sock:
             version = sock.version()
     except (OSError, ValueError) as error:
         return _told("plane", f"cannot be reached ({type(error).__name__})", ok=False)

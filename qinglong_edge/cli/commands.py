@@ -236,7 +236,7 @@ def _why_queued(client: Client) -> str:
     """What a run waits for besides its turn."""
     if "log_capacity" in client.call("status", {})["degraded"]:
         return "there is no room for its log; see doctor"
-    return "" if client.remote else "no daemon runs, and it waits for one"
+    return "" if client.remote else "no daemon runs, and it waits for one; see status"
 
 
 def _stop(context: Context) -> int:
@@ -301,13 +301,17 @@ def _log(context: Context) -> int:
 
 
 def _status(context: Context) -> int:
+    from qinglong_edge.app import troubles
+
     answer = context.call("status")
 
     def text() -> str:
         upcoming, pid = answer["next"], answer["pid"]
+        start = [] if pid is not None else [("to start", troubles.start_command(context.where))]
         return render.fields(
             [
                 ("owner", "none: no daemon runs" if pid is None else f"daemon {pid}"),
+                *start,
                 ("profile", answer["profile"]),
                 ("tasks", answer["tasks"]),
                 ("running", ", ".join(str(each["number"]) for each in answer["active"]) or "none"),
@@ -324,7 +328,7 @@ def _status(context: Context) -> int:
                 ("memory", "-" if pid is None else f"{answer['rss_bytes'] // 1024} KiB"),
                 ("degraded", ", ".join(answer["degraded"]) or "no"),
             ]
-        )
+        ) + render.advice(troubles.told(answer["degraded"]))
 
     return context.show(answer, text)
 

@@ -17,6 +17,7 @@ _VISIBLE = {number: chr(0x2400 + number) for number in range(0x20) if number not
 _VISIBLE[0x7F] = "\u2421"
 _VISIBLE.update({number: f"\\x{number:02x}" for number in range(0x80, 0xA0)})
 _NAMES = 3  # in one cell
+WIDTH = 80  # of a terminal
 _INLINE = {**_VISIBLE, 0x09: "\u2409", 0x0A: "\u240a"}
 
 
@@ -77,6 +78,24 @@ def _is_wide(code: int) -> bool:
         or 0xFFE0 <= code <= 0xFFE6
         or 0x1F300 <= code <= 0x3FFFD
     )
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most `width` columns, cut between words; a word that is wider stays whole."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and _width(longer) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
+
+
+def advice(lines: Iterable[str]) -> str:
+    """What to know or to do about an answer, a paragraph each below it; empty if there is none."""
+    told = "".join("\n  ".join(wrapped(inline(line), WIDTH - 2)) + "\n" for line in lines)
+    return told and f"\n{told}"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

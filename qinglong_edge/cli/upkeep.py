@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from qinglong_edge.cli.context import Context
 
 _FAILED = 1
+_MARK = 8  # columns of `fail` or `warn`, and of the gaps
 
 
 def _audit(context: Context) -> int:
@@ -71,11 +72,13 @@ def _doctor(context: Context) -> int:
     checks = doctor.examine(context.where, environment_tz=context.environment_tz)
 
     def text() -> str:
-        rows = [(each["status"], each["check"], each["message"]) for each in checks]
-        fixes = [
-            f"{each['check']}: {render.inline(each['fix'])}\n" for each in checks if each["fix"]
-        ]
-        return render.table(("", "CHECK", "FOUND"), rows) + "".join(["\n", *fixes] if fixes else [])
+        room = render.WIDTH - _MARK - max(len(str(each["check"])) for each in checks)
+        rows: list[tuple[object, ...]] = []
+        for each in checks:
+            first, *more = render.wrapped(render.inline(each["message"]), room)
+            rows += [(each["status"], each["check"], first), *(("", "", line) for line in more)]
+        fixes = (f"{each['check']}: {each['fix']}" for each in checks if each["fix"])
+        return render.table(("", "CHECK", "FOUND"), rows) + render.advice(fixes)
 
     context.show({"checks": checks}, text)
     return _FAILED if any(each["status"] == doctor.FAIL for each in checks) else 0

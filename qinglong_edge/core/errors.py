@@ -70,20 +70,3 @@ def module_missing(name: str) -> Unavailable:
     package = f"python3-{_PACKAGES.get(part, part)}"
     message = "A module of Python is missing; install its package."
     return Unavailable("module_missing", message, module=name, package=package)
-
-
-_BY_STATUS: dict[int, type[EdgeError]] = {
-    kind.exit_status: kind for kind in (Invalid, Refused, Unavailable, Corrupt)
-}
-
-
-def from_document(document: dict[str, object], exit_status: int) -> EdgeError:
-    """The error that another process described, with its own class again."""
-    facts = document.get("facts")
-    kept = {
-        str(name): fact
-        for name, fact in (facts.items() if isinstance(facts, dict) else ())
-        if fact is None or isinstance(fact, (str, int))
-    }
-    kind = _BY_STATUS.get(exit_status, EdgeError)
-    return kind(str(document.get("code", "bug")), str(document.get("message", "")), **kept)

@@ -25,6 +25,7 @@ from qinglong_edge.core.record import Record
 _SCHEMA_VERSION = 1
 _EXIT_CODE_MAX = 255
 _HASH_DIGITS = 64
+_LINE_BYTES_MAX = 8_192  # of a word and a receipt
 _HEAD_END = '"finishedAtMs":'
 _KEYS = {
     "runId": "run_id",
@@ -102,6 +103,21 @@ def head(
     )
     before, end, _after = whole.encode().decode("ascii").partition(_HEAD_END)
     return before + end
+
+
+def heard(said: bytes, *, over: bool) -> tuple[str, Receipt | None] | None:
+    """The word and the receipt of a wrapper's line; None while more of it may come.
+
+    Without a receipt what was said is none: not believable, longer than any, or `over` too soon.
+    """
+    line, newline, _rest = said.partition(b"\n")
+    if not newline:
+        return ("", None) if over or len(said) > _LINE_BYTES_MAX else None
+    word, _, text = line.partition(b" ")
+    try:
+        return word.decode("ascii", "replace"), decode(text)
+    except ReceiptInvalid:
+        return "", None
 
 
 def token_matches(receipt: Receipt, token_hash_hex: str) -> bool:

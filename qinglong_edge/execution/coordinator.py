@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     )
 
 _PID_POLL_MS = 1_000  # only where the kernel has no pidfd
-_LINE_BYTES_MAX = 8_192
 _WRAPPER_TICK_MS = 10
 
 
@@ -145,34 +144,23 @@ class Coordinator:
         if data is None:
             return
         active.channel_bytes += data
-        line, newline, _rest = active.channel_bytes.partition(b"\n")
-        if newline:
-            self._receipt_said(active, line)
-        elif not data or len(active.channel_bytes) > _LINE_BYTES_MAX:
-            self._drop_channel(active)
+        heard = receipts.heard(active.channel_bytes, over=not data)
+        if heard is None:
+            return
+        word, receipt = heard
+        if receipt is not None and _authentic(receipt, active.run, active.attempt):
+            active.receipt, active.seen = receipt, word
+            # Who was asked to stop has ended only when the session is proven empty.
+            ended = active.run.cancel_reason is None and self._end_by_receipt(active, receipt)
+            if ended and active.launch is not None:
+                active.launch.acknowledge()
+        self._drop_channel(active)
 
     def _drop_channel(self, active: Active) -> None:
         """End-of-file makes the wrapper leave its file at once."""
         if active.launch is not None:
             self._loop.unwatch(active.launch.channel_fd)
             active.launch.close_channel()
-
-    def _receipt_said(self, active: Active, line: bytes) -> None:
-        word, _, text = line.partition(b" ")
-        active.channel_bytes = b""
-        try:
-            receipt = receipts.decode(text)
-        except ReceiptInvalid:
-            self._drop_channel(active)
-            return
-        if _authentic(receipt, active.run, active.attempt):
-            active.receipt = receipt
-            active.seen = word.decode("ascii", "replace")
-            # Who was asked to stop has ended only when the session is proven empty.
-            ended = active.run.cancel_reason is None and self._end_by_receipt(active, receipt)
-            if ended and active.launch is not None:
-                active.launch.acknowledge()
-        self._drop_channel(active)
 
     def exited(self, active: Active) -> None:
         """The watched process has ended: take the last word, judge, give everything back."""

@@ -124,6 +124,18 @@ class SecretStore:
             found.append(copies or None)
         return tuple(found)
 
+    def size(self, ref: SecretRef) -> int:
+        """The bytes of the value that a reference means now; 0 where nothing is."""
+        row = self._database.row(
+            f"""
+            SELECT length(ciphertext) FROM {_TABLES} AND project = ? AND name = ?
+              AND envelope.version = coalesce(?, secret.version)
+            LIMIT 1
+            """,
+            (ref.project, ref.name, ref.version),
+        )
+        return 0 if row is None else int(row[0])
+
     def find_mutation(self, name: str, mutation_id: str) -> tuple[Envelope, ...]:
         """The copies of the version that a mutation made; empty if it made none."""
         return self._copies(

@@ -12,6 +12,7 @@ import binascii
 import time
 
 from qinglong_edge.core.errors import Unavailable
+from qinglong_edge.system.dial import dial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,29 +28,16 @@ class _Wire:
     """One connection; every wait counts against the same deadline."""
 
     def __init__(self, target: Address, timeout_s: float) -> None:
-        import socket as sockets
+        from socket import gaierror
 
         self._until_s = time.monotonic() + timeout_s
         self._buffer = b""
-        self._sock: socket.socket | None = None
         try:
-            found = sockets.getaddrinfo(
-                target.host.encode("ascii"), target.port, type=sockets.SOCK_STREAM
-            )
-        except OSError:
+            self._sock: socket.socket | None = dial(target.host, target.port, self._left)
+        except gaierror:
             raise Unavailable("notify_host_unknown", "The channel's host is not found.") from None
-        for at, (family, kind, protocol, _name, place) in enumerate(found):
-            sock = sockets.socket(family, kind, protocol)
-            try:
-                sock.settimeout(self._left() / (len(found) - at))  # each has its share
-                sock.connect(place)
-            except OSError:
-                sock.close()
-                continue
-            self._sock = sock
-            break
-        if self._sock is None:
-            raise Unavailable("notify_unreachable", "The channel's host does not answer.")
+        except OSError:
+            raise Unavailable("notify_unreachable", "The channel's host does not answer.") from None
         if target.secure:
             self.secure(target.host)
 

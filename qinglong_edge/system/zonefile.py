@@ -58,7 +58,7 @@ def router_zone(*, environment_tz: str | None, root: str = "/") -> str:
     zone without data, is passed over.
     """
     roots = tuple(os.path.join(root, each.lstrip("/")) for each in DEFAULT_ROOTS)
-    for text in _candidates(environment_tz, root):
+    for text in candidates(environment_tz, root):
         try:
             return open_zone(text, read_tzif(text, roots)).text
         except Invalid:
@@ -66,7 +66,8 @@ def router_zone(*, environment_tz: str | None, root: str = "/") -> str:
     return "UTC"
 
 
-def _candidates(environment_tz: str | None, root: str) -> Iterator[str]:
+def candidates(environment_tz: str | None, root: str = "/") -> Iterator[str]:
+    """What the machine says its zone is, best first; empty where a place says nothing."""
     if environment_tz:
         yield _below_zoneinfo(environment_tz) or environment_tz.removeprefix(":")
     yield _line(os.path.join(root, "etc/TZ"))

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     )
 
 _PID_POLL_MS = 1_000
-_LINE_BYTES_MAX = 8_192
 _KILLED = 137  # what a shell says of a command that KILL has ended
 _SIGKILL = 9
 WHOLE, CUT = "whole", "cut"
@@ -284,24 +283,16 @@ class Executor:
         if data is None:
             return
         process.channel_bytes += data
-        line, newline, _rest = process.channel_bytes.partition(b"\n")
-        if newline:
-            self._receipt_said(process, line)
-        elif not data or len(process.channel_bytes) > _LINE_BYTES_MAX:
-            self._drop_channel(process)
-
-    def _receipt_said(self, process: Process, line: bytes) -> None:
-        word, _, text = line.partition(b" ")
-        try:
-            receipt = receipts.decode(text)
-        except ReceiptInvalid:
-            receipt = None
+        heard = receipts.heard(process.channel_bytes, over=not data)
+        if heard is None:
+            return
+        word, receipt = heard
         if receipt is not None and proves(receipt, process.entry):
             process.end = End(
                 exit_code=receipt.exit_code,
                 finished_at_ms=receipt.finished_at_ms,
                 evidence=inbox.RECEIPT,
-                word=word.decode("ascii", "replace"),
+                word=word,
             )
             if self.on_end(process.entry.offer_id, process.end) and process.launch is not None:
                 process.launch.acknowledge()

@@ -77,6 +77,17 @@ def require() -> None:
         raise module_missing(error.name or "") from None
 
 
+def secured(trust: str, certificate: str, key: str) -> ssl.SSLContext:
+    """How TLS is spoken to a plane; OSError or ValueError of files that are not fit for it."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(trust)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
 class Transport:
     """The plane at one origin, for one worker."""
 
@@ -87,14 +98,19 @@ class Transport:
         *,
         material: Callable[[], Material],
         clock: ClockPort,
+        dial: Callable[[str, int, Callable[[], float]], socket.socket],
         timeout_ms: int,
         lease_end: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`lease_end`: the boottime at which something has to be stopped unless a plane answers."""
+        """`dial` connects to a host and a port within the seconds that are left.
+
+        `lease_end`: the boottime at which something has to be stopped unless a plane answers.
+        """
         self._origin = origin
         self._worker_id = worker_id
         self._material = material
         self._clock = clock
+        self._dial = dial
         self._timeout_ms = timeout_ms
         self._lease_end = lease_end
         self._sock: ssl.SSLSocket | None = None
@@ -110,6 +126,7 @@ class Transport:
             self._worker_id,
             material=self._material,
             clock=self._clock,
+            dial=self._dial,
             timeout_ms=min(timeout_ms, self._timeout_ms),
         )
 
@@ -182,12 +199,12 @@ class Transport:
             self.close()
         if self._sock is None:
             context = self._secured(material)
-            # As bytes: a text would load the tables of international names.
-            host = self._origin[0].encode("ascii")
-            plain = self._dialled(host, until_ms)
+            plain = self._dial(*self._origin, lambda: self._left_s(until_ms))
             try:
                 plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 plain.settimeout(self._left_s(until_ms))
+                # As bytes: a text would load the tables of international names.
+                host = self._origin[0].encode("ascii")
                 self._sock = context.wrap_socket(plain, server_hostname=host)
             except BaseException:
                 plain.close()
@@ -196,32 +213,10 @@ class Transport:
         self._requests += 1
         return self._sock
 
-    def _dialled(self, host: bytes, until_ms: int) -> socket.socket:
-        """The first address that answers; each has its share of what time is left."""
-        import socket
-
-        found = socket.getaddrinfo(host, self._origin[1], type=socket.SOCK_STREAM)
-        failure = OSError()
-        for at, (family, kind, protocol, _name, place) in enumerate(found):
-            plain = socket.socket(family, kind, protocol)
-            try:
-                plain.settimeout(self._left_s(until_ms) / (len(found) - at))
-                plain.connect(place)
-                return plain
-            except OSError as error:
-                plain.close()
-                failure = error
-        raise failure
-
     def _secured(self, material: Material) -> ssl.SSLContext:
-        import ssl
-
         if self._context is None or material.stamp != self._stamp:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-            context.load_verify_locations(material.trust)
-            context.load_cert_chain(material.certificate, material.key)
-            self._context, self._stamp = context, material.stamp
+            self._context = secured(material.trust, material.certificate, material.key)
+            self._stamp = material.stamp
         return self._context
 
     def _send(

@@ -130,3 +130,8 @@ def test_text_for_people() -> None:
         *("-", "a", "a, b, c, d", "a, b, c and 2 more", "a, b, c and 4 more")
     ]
     assert render.table(("A", "B"), [("你", 1), ("xyz", 2)]) == "A    B\n你   1\nxyz  2\n"
+    assert render.wrapped("", 5) == [""]
+    assert render.wrapped("one two three", 7) == ["one two", "three"]
+    assert render.wrapped("a " + "x" * 9 + " 你好 b", 6) == ["a", "x" * 9, "你好 b"]
+    assert render.advice([]) == ""
+    assert render.advice([f"a:{' word' * 20}", "b"]) == (f"\na:{' word' * 15}\n {' word' * 5}\nb\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,14 +21,5 @@ def spool(tmp_path: Path) -> Spool:
 
 
 @pytest.fixture(autouse=True)
-def _open_umask() -> Iterator[None]:
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
-
-
-@pytest.fixture(autouse=True)
-def _no_descriptor_stays() -> Iterator[None]:
-    before = set(os.listdir("/proc/self/fd"))
-    yield
-    assert set(os.listdir("/proc/self/fd")) == before
+def _strict(open_umask: None, no_descriptor_stays: None) -> None:
+    """Every test of logs."""

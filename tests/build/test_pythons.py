@@ -26,6 +26,18 @@ def program(path: Path, body: str) -> str:
     return str(path)
 
 
+def parts_that_pass(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Every part of a suite passes without having run; the commands that were to be."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], *_where: object) -> tuple[int, str]:
+        commands.append(command)
+        return 0, ""
+
+    monkeypatch.setattr(testing, "bounded", run)
+    return commands
+
+
 def test_a_python_is_found_by_its_name_and_told_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,14 +135,9 @@ def test_emulated_programs_that_lock_up_are_tried_once_more_and_others_are_not(
 def test_a_python_that_is_not_the_oldest_runs_everything_where_it_is_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders: list[str] = []
-
-    def run(command: list[str], *_where: object) -> tuple[int, str]:
-        folders.extend(word for word in command if word.startswith("tests/"))
-        return 0, ""
-
-    monkeypatch.setattr(testing, "bounded", run)
+    commands = parts_that_pass(monkeypatch)
     testing._suites(str(tmp_path), [Python(13, ("one",), "a")], {})
+    folders = [word for command in commands for word in command if word.startswith("tests/")]
     assert len(folders) == len(set(folders))
     assert set(folders) == {
         f"tests/{path.parent.name}" for path in Path(ROOT, "tests").glob("*/test_*.py")
@@ -140,13 +147,7 @@ def test_a_python_that_is_not_the_oldest_runs_everything_where_it_is_alone(
 def test_the_musl_tree_alone_runs_its_rooms_and_what_looks_at_it_from_outside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands: list[list[str]] = []
-
-    def run(command: list[str], *_where: object) -> tuple[int, str]:
-        commands.append(command)
-        return 0, ""
-
-    monkeypatch.setattr(testing, "bounded", run)
+    commands = parts_that_pass(monkeypatch)
     every = [Python(11, ("one",), "a"), Python(11, ("musl",), "b", machine=MACHINE)]
     assert testing._suites(str(tmp_path), every, {}, only=("musl",)) == 0
     assert {command[0] for command in commands[:-1]} == {"musl"}
@@ -170,13 +171,7 @@ def test_flash_alone_is_one_part_and_else_it_looks_around_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not asked for, its tests are skipped, which tests/skips.txt allows: nothing gets longer."""
-    commands: list[list[str]] = []
-
-    def run(command: list[str], *_where: object) -> tuple[int, str]:
-        commands.append(command)
-        return 0, ""
-
-    monkeypatch.setattr(testing, "bounded", run)
+    commands = parts_that_pass(monkeypatch)
     every = [Python(11, ("one",), "a"), Python(13, ("two",), "b")]
     assert testing._suites(str(tmp_path), every, {}, only=("flash",)) == 0
     assert [(command[0], command[4:]) for command in commands] == [("one", ["tests/flash"])]

@@ -221,6 +221,14 @@ class Kit:
         return [line for line in self.dump() if not _AUDIT.match(line)]
 
 
+def fresh(place: Path) -> Kit:
+    """An initialised state of its own, in a folder that is made for it."""
+    place.mkdir()
+    made = Kit(place)
+    made.ok("init")
+    return made
+
+
 def request(method: str, **params: object) -> bytes:
     """A request line."""
     document = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from qinglong_edge.app import state, troubles
+from qinglong_edge.cli.main import main
+from qinglong_edge.system.files import Files
 from tests.e2e.kit import ENDED, PROGRAM, Kit, request
 from tests.support import ROOT, until
 
@@ -340,14 +343,35 @@ def test_text_is_aligned_and_has_local_times_with_offset(kit: Kit) -> None:
 def test_status_says_that_no_daemon_runs(kit: Kit) -> None:
     def lines() -> dict[str, str]:
         told = kit.run("status").out.splitlines()
-        return {line.split()[0]: line.partition(" ")[2].strip() for line in told}
+        return {line.split()[0]: line.partition(" ")[2].strip() for line in told if line}
 
     found = lines()
     assert (found["owner"], found["memory"]) == ("none: no daemon runs", "-")
+    start = f"qinglong-edge --state {kit.state} run"
+    assert found["to"] == f"start   {start}"
     with kit.daemon() as daemon:
         found = lines()
         assert found["owner"] == f"daemon {daemon.pid}"
         assert found["memory"].endswith(" KiB")
+        assert "to" not in found
+
+
+def test_status_says_in_words_what_is_amiss_and_what_to_do_and_json_keeps_the_codes(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kit.ok("task", "add", "t", "--shell", "true")
+    monkeypatch.setattr(state, "VOLATILE", frozenset({Files().filesystem(str(kit.state))}))
+    options = ["--state", str(kit.state)]
+    assert main([*options, "status"]) == 0
+    told = capfd.readouterr().out
+    (words,) = troubles.told(["state_volatile"])
+    assert words.startswith("state_volatile: The state is in memory")
+    assert "Put the state on flash" in words
+    *_fields, last = told.split("\n\n")
+    assert " ".join(last.split()).endswith(words)
+    assert all(len(line) <= 80 for line in told.splitlines() if str(kit.state) not in line)
+    assert main([*options, "--json", "status"]) == 0
+    assert json.loads(capfd.readouterr().out)["degraded"] == ["state_volatile"]
 
 
 def test_a_page_of_runs_says_that_there_are_older_ones(kit: Kit) -> None:

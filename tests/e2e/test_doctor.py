@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 
 from qinglong_edge.app import doctor, making, state
+from qinglong_edge.cli.main import main
 from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.system import aead, memory, zonefile
 from qinglong_edge.system.files import Files, Space
 from tests.disks import small_disk
 from tests.e2e.kit import Kit
+from tests.unit import zones
 
 ALL = ["python", "cryptography", "tls", "state", "file system", "space", "database", "keyring"]
 ALL += ["schedulers", "runtime", "memory", "processes", "clock", "zone"]
@@ -53,7 +55,32 @@ def test_a_good_place_passes_every_check_with_and_without_a_daemon(kit: Kit) -> 
         assert "The daemon runs" in told(kit, "database")["message"]
         text = kit.run("doctor")
     assert text.status == 0
-    assert text.out.count("\n") == len(ALL) + 1
+    rows = [line for line in text.out.splitlines() if line.startswith("ok")]
+    assert len(rows) == len(ALL)
+    start = (
+        f"No daemon runs; the database answers. To start one: qinglong-edge --state {kit.state} run"
+    )
+    assert told(kit, "database")["message"] == start
+
+
+def test_every_line_fits_a_terminal_of_80_columns(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What does not fit goes on below itself, and no word is lost."""
+
+    def missing() -> None:
+        sentence = "Secrets need the Python package cryptography."
+        raise Unavailable("secret_provider_unavailable", sentence, module="cryptography")
+
+    monkeypatch.setattr(aead, "require", missing)
+    monkeypatch.setattr(zonefile, "read_tzif", lambda _key, _roots=(): None)
+    assert main(["--state", str(kit.state), "doctor"]) == 0
+    text = capfd.readouterr().out
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    sentence = "Secrets need the Python package cryptography. Tasks with a secret do not start."
+    assert sentence in " ".join(text.split())
+    assert "no names of cities." in text
+    assert "\ncryptography: apt-get install python3-cryptography\n" in text
 
 
 def test_without_a_state_it_says_so_and_makes_none(bare: Kit) -> None:
@@ -254,12 +281,42 @@ def test_runtime_clock_and_zone_are_looked_at(kit: Kit, monkeypatch: pytest.Monk
     (kit.state / "run").write_text("")
     assert told(kit, "runtime")["status"] == "fail"
     assert told(kit, "runtime", "--runtime", "/dev/null/x")["status"] == "fail"
-    monkeypatch.setattr(zonefile, "DEFAULT_ROOTS", ())
-    found = seen(kit, "zone")
-    assert found["status"] == "warn"
-    assert "zoneinfo-asia" in found["fix"]
     monkeypatch.setattr(time, "time_ns", lambda: 10**15)
     assert seen(kit, "clock")["status"] == "warn"
+
+
+def test_the_machines_zone_is_opened_and_not_only_looked_for(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders of zone data may be there and hold nothing that a schedule can use."""
+    where = state.place(str(kit.state), None)
+
+    def zone(environment_tz: str | None) -> tuple[str | None, str | None]:
+        found = doctor.examine(where, environment_tz=environment_tz)[-1]
+        assert found["check"] == "zone"
+        assert (found["fix"] is None) == (found["status"] == "ok")
+        return found["status"], found["message"]
+
+    data = {"Europe/Berlin": zones.data("Europe/Berlin")}
+    monkeypatch.setattr(zonefile, "read_tzif", lambda key, _roots=(): data.get(key))
+    monkeypatch.setattr(zonefile, "_localtime", lambda _root: "")
+    monkeypatch.setattr(zonefile, "_line", lambda _path: "")
+    assert zone("Europe/Berlin") == ("ok", "Europe/Berlin")
+    assert zone("Asia/Tokyo") == (
+        "warn",
+        "The machine's zone is Asia/Tokyo, which cannot be used here; UTC is.",
+    )
+    status, message = zone("CST-8")
+    assert (status, str(message).startswith("CST-8; without zone data")) == ("warn", True)
+    data["Asia/Shanghai"] = zones.data("Asia/Shanghai")
+    assert zone("CST-8") == ("ok", "CST-8")
+    assert zone(":/etc/localtime") == ("ok", "UTC")
+    data["Europe/Berlin"] = b"TZif2 but damaged"
+    status, message = zone("Europe/Berlin")
+    assert (status, "cannot be used here" in str(message)) == ("warn", True)
+    monkeypatch.setitem(sys.modules, "zoneinfo", None)
+    status, message = zone("CST-8")
+    assert (status, message) == ("warn", "Only UTC is known: Python lacks the module zoneinfo.")
 
 
 def test_lines_that_a_crontab_still_runs_are_named(

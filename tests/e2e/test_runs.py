@@ -181,23 +181,24 @@ def read_all(fd: int) -> str:
     return data.decode("utf-8").replace("\r\n", "\n")
 
 
-def test_control_characters_are_visible_on_a_terminal_only(kit: Kit) -> None:
-    kit.file("out").write_bytes(ODD)
+def shown(kit: Kit, output: bytes) -> str:
+    """What a terminal shows of a task's output."""
+    kit.file("out").write_bytes(output)
     kit.ok("task", "add", "t", "--", "/bin/cat", str(kit.file("out")))
     kit.ok("start", "t", "--wait")
     with on_terminal(kit, "log", "t") as (process, terminal):
-        assert read_all(terminal) == SHOWN
+        told = read_all(terminal)
         assert process.wait(10) == 0
+    return told
+
+
+def test_control_characters_are_visible_on_a_terminal_only(kit: Kit) -> None:
+    assert shown(kit, ODD) == SHOWN
 
 
 def test_a_character_that_is_cut_by_a_range_is_shown_whole_on_a_terminal(kit: Kit) -> None:
     text = "你" * 90_000  # 270,000 bytes: the first range ends within a character
-    kit.file("out").write_text(text, encoding="utf-8")
-    kit.ok("task", "add", "t", "--", "/bin/cat", str(kit.file("out")))
-    kit.ok("start", "t", "--wait")
-    with on_terminal(kit, "log", "t") as (process, terminal):
-        assert read_all(terminal) == text
-        assert process.wait(10) == 0
+    assert shown(kit, text.encode("utf-8")) == text
 
 
 def test_a_followed_log_ends_with_its_run_over_every_attempt(kit: Kit) -> None:

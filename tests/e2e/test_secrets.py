@@ -90,6 +90,31 @@ def test_what_cannot_become_a_variable_is_refused(kit: Kit, value: bytes) -> Non
     assert kit.ok("secret", "list") == {"secrets": []}
 
 
+def test_secrets_that_are_too_large_together_are_refused_before_there_is_a_task(kit: Kit) -> None:
+    """Each fits; a start would find out only once they are open, and end the run for good."""
+    for number in range(5):
+        put(kit, f"S{number}", b"a" * (60_000 if number else 0))
+    bound = [word for number in range(5) for word in ("--secret", f"V{number}=S{number}")]
+    kit.ok("task", "add", "t", *bound, "--shell", "exit 0")
+    assert kit.ok("start", "t", "--wait")["status"] == "succeeded"
+    put(kit, "S0", b"a" * 60_000)
+    with kit.unchanged():
+        for words in (("task", "add", "u"), ("task", "add", "t", "--replace")):
+            error = kit.no(*words, *bound, "--shell", "exit 0", status=2, code="bindings_too_large")
+            assert error["facts"]["bytes"] > error["facts"]["bytes_max"] == 262_144
+        kit.no("task", "set", "t", "--nice", "5", status=2, code="bindings_too_large")
+    kit.ok("task", "set", "t", "--unset-env", "V4")
+    assert kit.ok("start", "t", "--wait")["status"] == "succeeded"
+
+
+def test_one_secret_counts_as_often_as_it_is_bound(kit: Kit) -> None:
+    put(kit, "S", b"a" * 65_536)
+    bound = [word for number in range(4) for word in ("--secret", f"V{number}=S")]
+    kit.no("task", "add", "t", *bound, "--shell", "exit 0", status=2, code="bindings_too_large")
+    kit.ok("task", "add", "t", *bound[2:], "--shell", "exit 0")
+    assert kit.ok("start", "t", "--wait")["status"] == "succeeded"
+
+
 @pytest.mark.parametrize(
     "words", [("S", "hush"), ("S=hush",), ("S", "--value", "hush"), ("S", "--", "hush")]
 )

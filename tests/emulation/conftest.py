@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import faulthandler
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
 
+from tests.skipping import unless_asked_for, unless_had
 from tests.support import ROOT
-from tests.tools import debian
 from tests.tools.router import images, share
 from tests.tools.router.images import Image
 from tests.tools.router.machines import MACHINES
@@ -27,8 +26,7 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _asked_for() -> None:
-    if os.environ.get("EDGE_EMULATION") != "1":
-        pytest.skip("boots emulated routers: `build.py test --with-emulation`, or EDGE_EMULATION=1")
+    unless_asked_for("emulation", "boots emulated routers")
 
 
 @pytest.fixture(scope="session")
@@ -42,10 +40,8 @@ def shared(_asked_for: None, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def routers(_asked_for: None) -> dict[str, Image]:
     """What each kind of router boots."""
-    try:
+    with unless_had("a router's image"):
         return {name: images.image(ROOT, machine) for name, machine in MACHINES.items()}
-    except debian.UnobtainableError as error:
-        pytest.skip(f"a router's image cannot be made: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.skipping import unless_asked_for, unless_had
 from tests.support import ROOT
-from tests.tools import debian
 from tests.tools.router import images, phram, share
 from tests.tools.router.images import Image
 from tests.tools.router.machines import MACHINES
@@ -23,26 +23,21 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _asked_for() -> None:
-    if os.environ.get("EDGE_FLASH") != "1":
-        pytest.skip("boots routers with flash chips: `build.py test --with-flash`, or EDGE_FLASH=1")
+    unless_asked_for("flash", "boots routers with flash chips")
 
 
 @pytest.fixture(scope="session")
 def router(_asked_for: None) -> Image:
     """What the router boots."""
-    try:
+    with unless_had("a router's image"):
         return images.image(ROOT, MACHINES["arm64"])
-    except debian.UnobtainableError as error:
-        pytest.skip(f"a router's image cannot be made: {error}")
 
 
 @pytest.fixture(scope="session")
 def driver(router: Image) -> str:
     """The module that makes flash of a guest's memory."""
-    try:
+    with unless_had("the driver of the flash chips"):
         return phram.module(ROOT, router)
-    except debian.UnobtainableError as error:
-        pytest.skip(f"the driver of the flash chips cannot be built: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""One fresh state directory a test, edge profile."""
+"""One fresh state directory a test, edge profile, and a place for a panel's data."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kit import Kit
+from tests.e2e.kit import Kit, fresh
 
 
 @pytest.fixture
 def kit(tmp_path: Path) -> Kit:
     """An initialised state."""
-    (tmp_path / "k").mkdir()
-    made = Kit(tmp_path / "k")
-    made.ok("init")
-    return made
+    return fresh(tmp_path / "k")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Where a panel's database lies, with its scripts beside it."""
+    (tmp_path / "data" / "scripts").mkdir(parents=True)
+    return tmp_path / "data" / "db" / "database.sqlite"

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.kit import Kit
+
 CRONTABS = """
 CREATE TABLE `Crontabs` (`id` INTEGER PRIMARY KEY AUTOINCREMENT, `name` VARCHAR(255),
 `command` VARCHAR(255), `schedule` VARCHAR(255), `timestamp` VARCHAR(255), `saved` TINYINT(1),
@@ -111,3 +113,8 @@ def many_envs(count: int) -> Iterable[dict[str, Any]]:
             status=int(number % 9 == 0),
             remarks=f"account {number}",
         )
+
+
+def moved(kit: Kit, database: Path, *more: str) -> Any:
+    """The report of an import."""
+    return kit.ok("import", "qinglong", str(database), "--zone", "CST-8", *more)

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kit import Kit
+from tests.e2e.kit import Kit, fresh
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Kit:
     """Another box."""
-    (tmp_path / "o").mkdir()
-    made = Kit(tmp_path / "o")
-    made.ok("init")
-    return made
+    return fresh(tmp_path / "o")
 
 
 def fill(kit: Kit) -> None:

@@ -12,15 +12,7 @@ import pytest
 from qinglong_edge.app.tasks import DEFAULT_PATH
 from qinglong_edge.core import crontab
 from qinglong_edge.system import users
-from tests.e2e.kit import Kit
-
-
-def fresh(folder: Path) -> Kit:
-    """An initialised state of its own."""
-    folder.mkdir()
-    made = Kit(folder)
-    made.ok("init")
-    return made
+from tests.e2e.kit import Kit, fresh
 
 
 @pytest.fixture

@@ -6,36 +6,13 @@ import contextlib
 import os
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from qinglong_edge.core.qinglong import RUNNERS
 from tests.e2e.kit import Kit
 from tests.moving import panel
-from tests.moving.panel import task
-
-
-@pytest.fixture
-def kit(tmp_path: Path) -> Kit:
-    """An initialised state."""
-    (tmp_path / "k").mkdir()
-    made = Kit(tmp_path / "k")
-    made.ok("init")
-    return made
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    """Where a panel's database lies, with its scripts beside it."""
-    (tmp_path / "data" / "scripts").mkdir(parents=True)
-    return tmp_path / "data" / "db" / "database.sqlite"
-
-
-def moved(kit: Kit, database: Path, *more: str) -> Any:
-    """The report of an import."""
-    return kit.ok("import", "qinglong", str(database), "--zone", "CST-8", *more)
-
+from tests.moving.panel import moved, task
 
 ODD = [
     task("a", "task a.js", extra_schedules='[{"schedule":"0 9 * * *"},{"schedule":"5 0 9 * * *"}]'),

@@ -13,21 +13,9 @@ import pytest
 from qinglong_edge.core.limits import BINDING_VALUE_BYTES_MAX
 from tests.e2e.kit import Kit
 from tests.moving import panel
-from tests.moving.panel import env, task
+from tests.moving.panel import env, moved, task
 
 RUNNER = Path(__file__).parents[2] / "qinglong_edge/kit/common/bin"
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    """Where a panel's database lies, with its scripts beside it."""
-    (tmp_path / "data" / "scripts").mkdir(parents=True)
-    return tmp_path / "data" / "db" / "database.sqlite"
-
-
-def moved(kit: Kit, database: Path, *more: str) -> Any:
-    """The report of an import."""
-    return kit.ok("import", "qinglong", str(database), "--zone", "CST-8", *more)
 
 
 def added_up(report: Any) -> None:

@@ -12,25 +12,23 @@ from pathlib import Path
 import pytest
 
 from tests.musl.router import Router
+from tests.skipping import unless_asked_for, unless_had
 from tests.support import ROOT
-from tests.tools import builder, debian, pythons
+from tests.tools import builder, pythons
 from tests.tools.musl import parts, tree
 from tests.tools.musl.tree import Tree
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _asked_for() -> None:
-    if os.environ.get("EDGE_MUSL") != "1":
-        pytest.skip("builds a router's userland: `build.py test --with-musl`, or EDGE_MUSL=1")
+    unless_asked_for("musl", "builds a router's userland")
 
 
 @pytest.fixture(scope="session")
 def musl(_asked_for: None) -> Tree:
     """The tree."""
-    try:
+    with unless_had("the musl tree"):
         return tree.made(ROOT)
-    except debian.UnobtainableError as error:
-        pytest.skip(f"the musl tree cannot be had: {error}")
 
 
 @pytest.fixture(scope="session")

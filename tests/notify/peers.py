@@ -36,29 +36,6 @@ class Peer:
 
 
 @contextlib.contextmanager
-def silent() -> Iterator[tuple[str, int]]:
-    """An address where nobody answers, not even with a refusal: its queue is full."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen(0)
-    waiting = [socket.socket() for _ in range(4)]
-    for each in waiting:
-        each.setblocking(False)
-        each.connect_ex(listener.getsockname())
-    try:
-        yield listener.getsockname()
-    finally:
-        for each in (listener, *waiting):
-            each.close()
-
-
-def resolved(*places: tuple[str, int]) -> Any:
-    """What the resolver tells of a name with these addresses."""
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", place) for place in places]
-    return lambda *_given, **_named: found
-
-
-@contextlib.contextmanager
 def web(
     answer: bytes = b"{}", *, status: int = 200, chunked: bool = False, tls: Path | None = None
 ) -> Iterator[Peer]:

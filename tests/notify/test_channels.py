@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import email
 import email.policy
+import errno
 import hashlib
 import hmac
 import json
@@ -279,12 +280,22 @@ def test_an_address_has_its_parts() -> None:
             notice.check_mailbox(mailbox)
 
 
-def test_an_address_that_leads_nowhere_costs_a_share_of_the_time_and_not_the_message(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "none"), "notify_host_unknown"),
+        (OSError(errno.EAFNOSUPPORT, "none"), "notify_unreachable"),
+    ],
+)
+def test_a_host_that_cannot_be_reached_is_said_with_why(
+    monkeypatch: pytest.MonkeyPatch, found: OSError, said: str
 ) -> None:
-    """A router with IPv6 that ends in nothing: the other address gets what is left."""
-    with peers.web() as peer, peers.silent() as place:
-        request = notice.request("webhook", peer.url, MESSAGE, url=None, now_ms=NOW_MS)
-        there = (request.address.host, request.address.port)
-        monkeypatch.setattr(socket, "getaddrinfo", peers.resolved(place, there))
-        assert post.post(request, 2)[0] == 200
+    request = notice.request("webhook", "http://x.org", MESSAGE, url=None, now_ms=NOW_MS)
+
+    def refuse(*_given: object) -> None:
+        raise found
+
+    monkeypatch.setattr(post, "dial", refuse)
+    with pytest.raises(Unavailable) as caught:
+        post.post(request, 2)
+    assert caught.value.code == said

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kit import PROGRAM, Kit
+from tests.e2e.kit import PROGRAM, Kit, fresh
 from tests.notify import peers
 from tests.support import ROOT, until
 
@@ -21,9 +21,7 @@ KEY = "sesame-topic"
 @pytest.fixture
 def kit(tmp_path: Path) -> Kit:
     """An initialised state with a task that ends as its file says."""
-    (tmp_path / "k").mkdir()
-    made = Kit(tmp_path / "k")
-    made.ok("init")
+    made = fresh(tmp_path / "k")
     code = made.file("code")
     code.write_text("3", encoding="utf-8")
     made.ok("task", "add", "签到", "--shell", f"exit $(cat {code})")

@@ -16,6 +16,7 @@ import pytest
 
 from qinglong_edge.core import crontab
 from tests import crond_model
+from tests.skipping import unless_had
 from tests.support import ROOT, until
 from tests.tools import debian, testing
 
@@ -58,10 +59,8 @@ def jail(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root folder with nothing but a busybox that has crond."""
     if os.geteuid() != 0:
         pytest.skip("a root folder of its own needs root")
-    try:
+    with unless_had("the package busybox-static"):
         files = Path(debian.unpacked("busybox-static", os.path.join(ROOT, testing.CACHE)))
-    except debian.UnobtainableError as error:
-        pytest.skip(f"the package busybox-static cannot be had: {error}")
     program = next(path for path in files.glob("**/bin/busybox") if path.is_file())
     folder = tmp_path_factory.mktemp("jail")
     for name in ("bin", "etc", "crontabs", "var/run", "run"):

@@ -9,7 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,26 +26,13 @@ from qinglong_edge.system.files import Files
 print(Files().lock_owner(sys.argv[2]) is not None, flush=True)
 sys.stdin.read()
 """
+pytestmark = pytest.mark.usefixtures("open_umask", "no_descriptor_stays")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
 
 @pytest.fixture
 def files() -> Files:
     return Files()
-
-
-@pytest.fixture(autouse=True)
-def _open_umask() -> Iterator[None]:
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
-
-
-@pytest.fixture(autouse=True)
-def _no_descriptor_stays() -> Iterator[None]:
-    before = set(os.listdir("/proc/self/fd"))
-    yield
-    assert set(os.listdir("/proc/self/fd")) == before
 
 
 def mode(path: Path) -> int:

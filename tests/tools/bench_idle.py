@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import dataclass
 
 from tests.tools import measure
 from tests.tools.measure import Daemon, Product
+
+_LISTED = ("3.11", "3.12", "3.13")  # the lists were taken under these
 
 TASKS = 100
 ZONE = "CST-8"
@@ -114,6 +117,18 @@ def golden(path: str, python: str) -> frozenset[str]:
             if name and (not versions or python in versions):
                 found.add(name)
     return frozenset(found)
+
+
+def unlike_golden(loaded: frozenset[str], path: str) -> tuple[list[str], list[str]]:
+    """(loaded and not on the committed list, on it and not loaded) under the running Python."""
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    listed = golden(path, minor)
+    ours = "" if minor in _LISTED else "qinglong_edge"  # elsewhere its own imports may differ
+    more, fewer = (
+        sorted(name for name in each if name.startswith(ours))
+        for each in (loaded - listed, listed - loaded)
+    )
+    return more, fewer
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,6 @@ STDLIB: dict[str, frozenset[str]] = {
     **dict.fromkeys(
         ("artifact.worker", "core.revision", "core.session", "core.wire"), frozenset({"re"})
     ),
-    "app.worker_config": frozenset({"json"}),
     "app.worker_credentials": frozenset({"re"}),
     "cli.worker": frozenset({"json"}),
     "secret": frozenset({"binascii", "errno", "os", "stat"}),
@@ -84,12 +83,13 @@ LATE: dict[str, dict[str, str]] = {
     "core.canonical": {"json": "only where its C half is missing"},
     "core.zone": dict.fromkeys(("datetime", "io", "zoneinfo"), "only zones other than UTC"),
     "system.post": dict.fromkeys(("socket", "ssl"), "only a child that sends a message"),
+    "system.dial": {"socket": "only a child that sends a message, and the worker"},
     "system": dict.fromkeys(
         ("cryptography", "site"), "only the launch child and one-shot commands open secrets"
     ),
     "app": {"tomllib": "only a checkout reads TOML; the zipapp carries JSON"},
     "app.making": {"json": "only `init` writes a document for a person to edit"},
-    "app.worker_doctor": dict.fromkeys(("socket", "ssl"), "one-shot: whether the plane is there"),
+    "app.worker_doctor": {"ssl": "one-shot: how long the certificate holds"},
     "worker.transport": dict.fromkeys(
         ("http", "select", "socket", "ssl"), "the plane is reached over HTTPS"
     ),

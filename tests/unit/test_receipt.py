@@ -228,3 +228,20 @@ def test_the_token_stays_out_of_every_text_for_people() -> None:
     assert "aaaa" not in repr(known())
     error = refused(known().encode().replace(b'"exitCode":0', b'"exitCode":256'))
     assert "aaaa" not in f"{error} {error!r} {error.document()}"
+
+
+def test_a_line_of_the_wrapper_is_heard_once_it_is_whole() -> None:
+    value = known()
+    line = b"whole " + value.encode() + b"\n"
+    for end in range(len(line)):
+        assert receipt.heard(line[:end], over=False) is None
+        assert receipt.heard(line[:end], over=True) == ("", None)
+    assert receipt.heard(line, over=False) == receipt.heard(line, over=True) == ("whole", value)
+    assert receipt.heard(line + b"and more", over=False) == ("whole", value)
+
+
+@pytest.mark.parametrize(
+    "said", [b"\n", b"whole\n", b"whole {}\n", b"{}\n", b"\xff\xfe\n", b"x" * 8_193]
+)
+def test_what_is_no_receipt_is_heard_as_none(said: bytes) -> None:
+    assert receipt.heard(said, over=False) == ("", None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 
 from qinglong_edge.core import revision
 from qinglong_edge.core.errors import Invalid
+from tests.unit.offers import plan as document
 
 ITEM = "qlsecret:v1:eyJwcm9qZWN0SWQiOiJwcm9qZWN0LTEiLCJuYW1lIjoiaXRlbS0xIn0"
 TOKEN = "qlsecret:v1:eyJwcm9qZWN0SWQiOiJwcm9qZWN0LTEiLCJuYW1lIjoidG9rZW4ifQ"
@@ -16,27 +16,10 @@ PINNED = (
     "qlsecret:v1:eyJwcm9qZWN0SWQiOiJwcm9qZWN0LTEiLCJuYW1lIjoibGVnYWN5LWVudi1idW5kbGUi"
     "LCJ2ZXJzaW9uIjoyfQ"
 )
-BASE: dict[str, Any] = {
-    "projectId": "project-1",
-    "taskId": "task-1",
-    "taskRevision": "qltd:v1:1:" + "a" * 64,
-    "sourceRevision": 1,
-    "sourceContentDigest": "a" * 64,
-    "executorType": "remote_worker",
-    "planSchema": "qinglong/command-execution@v1",
-    "command": {"kind": "argv", "file": "/bin/true", "args": []},
-    "environment": [],
-    "createdAtMs": 1,
-}
 TWO = [
     {"name": "PUBLIC_VALUE", "kind": "public", "value": "visible"},
     {"name": "SECRET_VALUE", "kind": "secret", "secretRef": ITEM},
 ]
-
-
-def document(**changes: Any) -> dict[str, Any]:
-    made = {**copy.deepcopy(BASE), **changes}
-    return {**made, "contentDigest": revision.content_digest(made)}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A plane and a home of a worker for each test."""
+"""A plane and a home of a worker for each test, or a worker in memory without either."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("cryptography", reason="certificates are made with it")
 
 from tests.worker.kit import Plane, WorkerHome
+from tests.worker.world import World
 
 
 @pytest.fixture
@@ -24,3 +25,10 @@ def home(tmp_path: Path, plane: Plane) -> Iterator[WorkerHome]:
     made = WorkerHome(str(tmp_path / "worker"), plane)
     yield made
     made.kill()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(str(tmp_path))
+    yield made
+    made.store.close()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from qinglong_edge.core import inbox
@@ -17,13 +14,6 @@ from tests.unit import offers
 from tests.worker.world import World
 
 END = End(exit_code=0, finished_at_ms=2_500, evidence=inbox.RECEIPT, word="whole")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(str(tmp_path))
-    yield made
-    made.store.close()
 
 
 def test_the_log_is_stored_before_the_completion_and_the_receipt_goes_last(world: World) -> None:

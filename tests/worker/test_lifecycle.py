@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -78,13 +77,6 @@ def lifecycle(world: World, rest: Any = None, *, cadence_ms: int = 2_000) -> Lif
         supervision_per_tick=4,
         say=world.say,
     )
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(str(tmp_path))
-    yield made
-    made.store.close()
 
 
 def test_a_lease_that_a_log_may_outlast_is_renewed_before_it_is_sent(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from qinglong_edge.core import inbox
@@ -16,13 +13,6 @@ from tests.worker.world import World
 
 END = End(exit_code=0, finished_at_ms=2_500, evidence=inbox.RECEIPT, word="whole")
 TICK_MS = 2_000
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(str(tmp_path))
-    yield made
-    made.store.close()
 
 
 def asked(world: World, what: str) -> int:

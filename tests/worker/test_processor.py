@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from qinglong_edge.core import inbox
@@ -14,13 +11,6 @@ from qinglong_edge.worker.executor import Started
 from tests.unit import offers
 from tests.worker import world as worlds
 from tests.worker.world import World
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(str(tmp_path))
-    yield made
-    made.store.close()
 
 
 def test_a_start_goes_through_every_state_and_hands_its_output_over_behind_the_barrier(

@@ -33,18 +33,9 @@ def test_a_full_journal_asks_for_nothing_and_goes_on_once_it_is_not(home: Home) 
         pass
     assert (home.store.count(), places.free(), len(claims(home))) == (8, 0, 8)
     receipts = Receipts()
-    retention = Retention(
-        store=home.store,
-        receipt_store=receipts,
-        artifacts=_Artifacts(),
-        clock=home.clock,
-        entries_max=8,
-        retention_ms=60_000,
-        lost_retention_ms=600_000,
-        say=lambda _event, /, **_facts: None,
-    )
+    retention = _retention(home, receipts)
     for entry in home.store.holding():
-        _fail(home.store, entry)
+        _fail(home.store, entry, 2_500)
     assert retention.step() == 0
     home.clock.turn(70_000)
     assert retention.step() == 8
@@ -59,17 +50,7 @@ def test_a_clock_that_was_ahead_does_not_fill_the_journal_for_ever(home: Home) -
     for number in range(5):
         _settled(home, f"offer-{number}")
     home.clock.wall = CLOCK_FLOOR_MS + year_ms
-    receipts = Receipts()
-    retention = Retention(
-        store=home.store,
-        receipt_store=receipts,
-        artifacts=_Artifacts(),
-        clock=home.clock,
-        entries_max=8,
-        retention_ms=60_000,
-        lost_retention_ms=600_000,
-        say=lambda _event, /, **_facts: None,
-    )
+    retention = _retention(home, Receipts())
     assert retention.step() == 0
     _settled(home, "offer-a")
     home.clock.boot += 60_000
@@ -83,14 +64,22 @@ def test_a_clock_that_was_ahead_does_not_fill_the_journal_for_ever(home: Home) -
     assert retention.step() == 1
 
 
+def _retention(home: Home, receipts: Receipts) -> Retention:
+    return Retention(
+        store=home.store,
+        receipt_store=receipts,
+        artifacts=_Artifacts(),
+        clock=home.clock,
+        entries_max=8,
+        retention_ms=60_000,
+        lost_retention_ms=600_000,
+        say=lambda _event, /, **_facts: None,
+    )
+
+
 def _settled(home: Home, offer_id: str) -> None:
     _outcome, entry = home.store.accept(offers.made(offer_id), None, home.clock.wall_ms())
-    for state in (
-        inbox.STARTING_ACKNOWLEDGED,
-        inbox.START_FAILED,
-        inbox.START_FAILURE_ACKNOWLEDGED,
-    ):
-        entry = home.store.replace(entry, entry.moved(state, home.clock.wall_ms()))
+    _fail(home.store, entry, home.clock.wall_ms())
 
 
 class _Artifacts:
@@ -104,10 +93,10 @@ class _Artifacts:
         return True
 
 
-def _fail(store: Inbox, entry: inbox.Entry) -> None:
+def _fail(store: Inbox, entry: inbox.Entry, at_ms: int) -> None:
     for state in (
         inbox.STARTING_ACKNOWLEDGED,
         inbox.START_FAILED,
         inbox.START_FAILURE_ACKNOWLEDGED,
     ):
-        entry = store.replace(entry, entry.moved(state, 2_500))
+        entry = store.replace(entry, entry.moved(state, at_ms))

@@ -15,6 +15,7 @@ from qinglong_edge.app.worker_credentials import Credentials
 from qinglong_edge.core import session
 from qinglong_edge.core.errors import EdgeError, Invalid, Refused, Unavailable
 from qinglong_edge.system.clock import Clock
+from qinglong_edge.system.dial import dial
 from qinglong_edge.system.files import Files
 from qinglong_edge.worker.plane import _HEARTBEAT, _REGISTER
 from qinglong_edge.worker.transport import Route, Transport
@@ -35,7 +36,7 @@ BODY = session.register(CAPABILITIES, runs_max=1, slots=1, lease_ms=45_000)
 
 def transport(home: WorkerHome, **given: Any) -> Transport:
     config = worker_config.read(home.config)
-    options = {"timeout_ms": 5_000, "clock": Clock(), **given}
+    options = {"timeout_ms": 5_000, "clock": Clock(), "dial": dial, **given}
     credentials = Credentials(config, Files())
     return Transport(config.origin, WORKER_ID, material=credentials.load, **options)
 

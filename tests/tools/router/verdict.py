@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -25,10 +24,10 @@ from tests.crash.invariants import Scene
 from tests.crash.scenarios import SCENARIOS
 from tests.crash.stage import Slot
 from tests.tools.measure import Daemon, Product
-from tests.tools.router.flash import Flash
+from tests.tools.router.flash import PLACE, Flash
+from tests.tools.router.judging import Disk, Judge, Marks, Mountable, judge
 from tests.tools.router.scenario import EXIT, LIMITS
 
-DEVICE = "/dev/vdb"
 _WITHIN_S = 60.0
 _SETTLED = (
     *invariants.ALWAYS,
@@ -44,53 +43,17 @@ class _Slot(Slot):
 
     @property
     def state(self) -> str:
-        return "/flash/state"
+        return f"{PLACE}/state"
 
 
-class Disk:
-    """An ext4 of the host; another one each time it is mounted."""
+class Verdict(Judge):
+    """What a daemon that starts on it finds, and makes of it."""
 
-    def mount(self) -> None:
-        """RuntimeError when it cannot be."""
-        words = ["mount", "-t", "ext4", "-o", "noatime", DEVICE, "/flash"]
-        mounted = subprocess.run(words, capture_output=True, text=True)
-        if mounted.returncode != 0:
-            raise RuntimeError(mounted.stderr)
-
-    def unmount(self) -> None:
-        """Nothing of the disk stays in memory: the next one is another one."""
-        deadline = time.monotonic() + _WITHIN_S
-        while subprocess.run(["umount", "/flash"], capture_output=True).returncode != 0:
-            if time.monotonic() > deadline:
-                raise RuntimeError("the disk is held")
-            time.sleep(0.05)
-        subprocess.run(["blockdev", "--flushbufs", DEVICE], check=True)
-
-
-class Verdict:
-    """One cut disk, looked at by a product that starts on it."""
-
-    def __init__(self, product: Product, disk: Disk | Flash, marks: list[dict[str, Any]]) -> None:
+    def __init__(self, product: Product, disk: Mountable, marks: Marks) -> None:
+        super().__init__(disk, marks)
         self._product = product
-        self._disk = disk
-        self._marks = marks
         self._slot = _Slot("/tmp/slot")
         self._state = self._slot.state
-        self.broken: list[str] = []
-
-    def give(self) -> None:
-        """Fill `broken`; the disk is unmounted at the end whatever happens."""
-        try:
-            self._disk.mount()
-        except RuntimeError as error:
-            self.broken.append(f"the disk cannot be mounted: {error}")
-            return
-        try:
-            self._give()
-        except (RuntimeError, OSError, sqlite3.Error, subprocess.SubprocessError) as error:
-            self.broken.append(f"nobody could start on it: {error}")
-        finally:
-            self._disk.unmount()
 
     def _give(self) -> None:
         begun = os.path.exists(os.path.join(self._state, "config.json"))
@@ -194,13 +157,7 @@ def main(zipapp: str, kind: str | None = None) -> None:
     """One disk after the other, until an empty line."""
     product = Product(zipapp)
     disk = Disk() if kind is None else Flash(kind)
-    print("ready", flush=True)
-    while line := sys.stdin.readline().strip():
-        begun = time.monotonic()
-        verdict = Verdict(product, disk, json.loads(line))
-        verdict.give()
-        took = round(time.monotonic() - begun, 2)
-        print(json.dumps({"broken": verdict.broken, "seconds": took}), flush=True)
+    judge(lambda marks: Verdict(product, disk, marks))
 
 
 if __name__ == "__main__":

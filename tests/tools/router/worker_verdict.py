@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -23,39 +21,28 @@ from typing import Any
 
 from tests.support import until
 from tests.tools.router import worker_scenario as scenario
-from tests.tools.router.verdict import Disk
+from tests.tools.router.flash import PLACE
+from tests.tools.router.judging import Disk, Judge, Marks, Mountable, judge
 from tests.tools.router.worker_scenario import EFFECTS, GO, QUOTA, Stage
 
-STATE = "/flash/state"
+STATE = f"{PLACE}/state"
 _OUTAGE_MS = 40_000  # leases had 40 to 60 s left, the session 35 to 45
 _WITHIN_S = 120.0
 _OPEN = ("queued", "dispatching")
 
 
-class Verdict:
-    """One cut disk, and a worker that starts on it."""
+class Verdict(Judge):
+    """What a worker that starts on it makes of it, and what its plane has heard of that."""
 
-    def __init__(self, stage: Stage, marks: list[dict[str, Any]]) -> None:
+    def __init__(self, stage: Stage, disk: Mountable, marks: Marks) -> None:
+        super().__init__(disk, marks)
         self._stage = stage
-        self._marks = marks
-        self._disk = Disk()
-        self.broken: list[str] = []
 
-    def give(self) -> None:
-        """Fill `broken`; the disk is unmounted at the end whatever happens."""
-        try:
-            self._disk.mount()
-        except RuntimeError as error:
-            self.broken.append(f"the disk cannot be mounted: {error}")
-            return
-        home = self._stage.home
-        try:
-            self._give()
-        except (AssertionError, RuntimeError, OSError, subprocess.SubprocessError) as error:
-            self.broken.append(f"it does not go on: {error}; it said {home.said()[-2_000:]}")
-        finally:
-            home.kill()
-            self._disk.unmount()
+    def _said(self) -> str:
+        return f"; it said {self._stage.home.said()[-2_000:]}"
+
+    def _end(self) -> None:
+        self._stage.home.kill()
 
     def _give(self) -> None:
         stage = self._stage
@@ -136,14 +123,8 @@ def _log(name: str, attempt: dict[str, Any], *, ran: bool) -> Iterator[str]:
 def main(zipapp: str) -> None:
     """One disk after the other, until an empty line."""
     stage = Stage(zipapp, STATE)
-    print("ready", flush=True)
     try:
-        while line := sys.stdin.readline().strip():
-            begun = time.monotonic()
-            verdict = Verdict(stage, json.loads(line))
-            verdict.give()
-            took = round(time.monotonic() - begun, 2)
-            print(json.dumps({"broken": verdict.broken, "seconds": took}), flush=True)
+        judge(lambda marks: Verdict(stage, Disk(), marks))
     finally:
         stage.close()
 
