@@ -160,8 +160,8 @@ class Dispatcher:
 
     @property
     def waiting(self) -> int:
-        """How many Runs wait."""
-        return len(self._line)
+        """How many Runs wait or are being launched."""
+        return len(self._line.keys() | self._starter.launching.keys())
 
     @property
     def degraded(self) -> dict[int, str]:

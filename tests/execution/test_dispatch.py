@@ -106,6 +106,21 @@ def test_a_replaced_occurrence_does_not_come_back(world: World) -> None:
     assert world.runs()[0].scheduled_for_ms == due_ms
 
 
+def test_a_run_that_is_being_launched_waits_once(world: World) -> None:
+    task = world.task(overlap="queue")
+    world.launcher.ready = False
+    world.ask(task)
+    assert (len(world.starter.launching), world.dispatcher.waiting) == (1, 1)
+    world.ask(task)
+    assert world.dispatcher.waiting == 2
+    assert world.loop is not None
+    world.loop.ready.append(world.launcher.launches[0].gate_fd)
+    world.settle()
+    assert (world.starter.launching, world.dispatcher.waiting) == ({}, 1)
+    world.end(1)
+    assert (len(world.starter.launching), world.dispatcher.waiting) == (1, 1)
+
+
 def test_replace_ends_what_is_being_launched_from_the_line(tmp_path: Path) -> None:
     world = World(tmp_path, places=1)
     world.start()

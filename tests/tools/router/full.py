@@ -97,7 +97,7 @@ def full(product: Product, folder: str) -> dict[str, Any]:
         os.unlink(filler)
         _let("left")
         found["left"] = _ended(daemon, left)
-        until(lambda: not daemon.call("status")["active"] and not daemon.call("status")["waiting"])
+        until(lambda: not daemon.busy())
         found["degraded after"] = daemon.call("status")["degraded"]
         found["runs"] = sorted(run["task"] for run in daemon.call("runs.list", limit=10)["runs"])
     found["integrity"] = _integrity(state)

@@ -67,7 +67,7 @@ class Verdict(Judge):
         with self._product.daemon(self._state) as daemon:
             self._quiet(daemon)
             deadline = time.monotonic() + _WITHIN_S
-            while daemon.call("status")["active"] and time.monotonic() < deadline:
+            while daemon.busy() and time.monotonic() < deadline:
                 time.sleep(0.05)
             self.broken += self._kept(daemon)
             self.broken += self._goes_on(daemon)
