@@ -17,6 +17,7 @@ KNOWN = ("3.11", "3.12", "3.13")  # the list was taken under these
 NEVER = frozenset(
     {
         *("argparse", "asyncio", "base64", "cryptography", "ctypes", "dataclasses", "enum"),
+        "datetime",
         *("hashlib", "_hashlib", "http", "inspect", "json", "logging", "pathlib", "re", "shutil"),
         *("ssl", "subprocess", "tempfile", "threading", "tomllib", "traceback", "typing", "uuid"),
         *("zipfile", "zoneinfo"),
