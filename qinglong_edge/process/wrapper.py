@@ -27,7 +27,7 @@ from qinglong_edge.core.errors import Corrupt, Unavailable
 from qinglong_edge.core.limits import WRAPPER_BYTES_MAX
 from qinglong_edge.system.memory import memory_file, sealed
 
-WRAPPER_SHA256 = "463522b0ee76839bfa80ce848a66436f885a3ddc4c6f2ed77c2ad844a312e47e"
+WRAPPER_SHA256 = "b55d02c8be531bd04d5e0b89a49e5bb5392ebc435f2ff647564ea1bb4764efd5"
 WRAPPER_FILE_MODE = 0o500
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO never blocks us
