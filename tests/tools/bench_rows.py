@@ -250,7 +250,7 @@ def _cost(limits: Mapping[str, float]) -> list[Line]:
             limits["start_ratio"],
             2,
             limits["router_start_ratio"],
-            "runpy and sqlite3 alone take 2; the rest unpacks 89 modules and opens the state",
+            "runpy and sqlite3 alone take 2; the rest unpacks 85 modules and opens the state",
         ),
         Line(
             "run_cpu_ratio_sh",
