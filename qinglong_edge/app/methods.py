@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def _loaded(room: str) -> ModuleType:
+    """The module behind a room's late methods, and no other: some bring much with them."""
     if room == "task":
         from qinglong_edge.app import definitions
 
@@ -29,9 +30,17 @@ def _loaded(room: str) -> ModuleType:
         from qinglong_edge.app import secrets
 
         return secrets
-    from qinglong_edge.app import envs, imports, notices
+    if room == "env":
+        from qinglong_edge.app import envs
 
-    return {"import": imports, "env": envs, "notify": notices}[room]
+        return envs
+    if room == "notify":
+        from qinglong_edge.app import notices
+
+        return notices
+    from qinglong_edge.app import imports
+
+    return imports
 
 
 def _late(room: str, name: str) -> Method:

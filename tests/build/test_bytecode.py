@@ -135,13 +135,14 @@ def test_the_release_gives_the_memory_back_at_once(tmp_path: Path) -> None:
     try:
         assert bundle.find_spec("qinglong_edge.core") is not None
         held = tracemalloc.get_traced_memory()[0]
-        bundle.release()
+        assert bundle.release()
         left = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
         gc.enable()
     assert held > 250_000
     assert left < 10_000
+    assert not bundle.release()
 
 
 def test_a_carried_module_knows_what_and_where_it_is(tmp_path: Path) -> None:
