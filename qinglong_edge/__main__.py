@@ -121,10 +121,10 @@ class Bundle:
             raise FileNotFoundError(path)
         return bytes(self._data.piece(file))
 
-    def release(self) -> None:
-        """Let go of the inflated streams; a later import asks the other one first."""
-        self._order = (MORE, CODE)
-        self._kept = {}
+    def release(self) -> bool:
+        """Let go of the inflated streams, if any; a later import asks the other one first."""
+        held, self._kept, self._order = bool(self._kept), {}, (MORE, CODE)
+        return held
 
     def _below(self, path: str) -> str:
         return path.removeprefix(f"{self._archive}/")

@@ -12,7 +12,7 @@ from qinglong_edge.app.runtime import Parts, Runtime
 from qinglong_edge.app.server import Server
 from qinglong_edge.app.telling import announce, bug, say
 from qinglong_edge.core.errors import EdgeError
-from qinglong_edge.core.secret import NOTIFY_SETTING
+from qinglong_edge.core.limits import NOTIFY_SETTING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ Owns the names. There is no second way to the state.
 
 from __future__ import annotations
 
-from qinglong_edge.app import runs, secrets, system, tasks
+from qinglong_edge.app import runs, system, tasks
 from qinglong_edge.app.params import Params
 from qinglong_edge.core.errors import EdgeError, Refused
 from qinglong_edge.system.files import storage_error
@@ -13,6 +13,7 @@ from qinglong_edge.system.files import storage_error
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import ModuleType
 
     from qinglong_edge.app.rpc import Peer
     from qinglong_edge.app.runtime import Runtime
@@ -20,22 +21,43 @@ if TYPE_CHECKING:
     Method = Callable[[Runtime, Params], object]
 
 
+def _loaded(room: str) -> ModuleType:
+    """The module behind a room's late methods, and no other: some bring much with them."""
+    if room == "task":
+        from qinglong_edge.app import definitions
+
+        return definitions
+    if room == "secret":
+        from qinglong_edge.app import secrets
+
+        return secrets
+    if room == "env":
+        from qinglong_edge.app import envs
+
+        return envs
+    if room == "notify":
+        from qinglong_edge.app import notices
+
+        return notices
+    from qinglong_edge.app import imports
+
+    return imports
+
+
 def _late(room: str, name: str) -> Method:
     """A method that the daemon loads once somebody asks."""
 
     def method(runtime: Runtime, params: Params) -> object:
-        from qinglong_edge.app import envs, imports, notices
-
-        module = {"import": imports, "env": envs, "notify": notices}[room]
-        return getattr(module, name)(runtime, params)
+        found: Method = getattr(_loaded(room), name)
+        return found(runtime, params)
 
     return method
 
 
 _EDITED = {"list": "listing", "find": "find", "save": "save", "remove": "remove"}
 METHODS: Mapping[str, Method] = {
-    "task.add": tasks.add,
-    "task.set": tasks.change,
+    "task.add": _late("task", "add"),
+    "task.set": _late("task", "change"),
     "task.rename": tasks.rename,
     "task.list": tasks.listing,
     "task.show": tasks.show,
@@ -54,20 +76,20 @@ METHODS: Mapping[str, Method] = {
     "scheduler.resume": system.resume,
     "clock.trust": system.trust_clock,
     "cron.next": system.cron_next,
-    "import.crontab": system.import_crontab,
+    "import.crontab": _late("import", "import_crontab"),
     "import.stage": _late("import", "stage"),
     "import.commit": _late("import", "commit"),
     **{f"{room}.{n}": _late(room, _EDITED[n]) for room in ("env", "notify") for n in _EDITED},
-    "secret.append": secrets.append,
-    "secret.find": secrets.find,
-    "secret.page": secrets.page,
-    "secret.copy": secrets.copy,
-    "secret.list": secrets.listing,
-    "secret.remove": secrets.remove,
-    "keyring.usage": secrets.usage,
-    "keyring.intent": secrets.intent,
-    "keyring.retire": secrets.retire,
-    "audit.list": secrets.audit,
+    "secret.append": _late("secret", "append"),
+    "secret.find": _late("secret", "find"),
+    "secret.page": _late("secret", "page"),
+    "secret.copy": _late("secret", "copy"),
+    "secret.list": _late("secret", "listing"),
+    "secret.remove": _late("secret", "remove"),
+    "keyring.usage": _late("secret", "usage"),
+    "keyring.intent": _late("secret", "intent"),
+    "keyring.retire": _late("secret", "retire"),
+    "audit.list": _late("secret", "audit"),
     "backup.write": system.write_backup,
 }
 

@@ -34,6 +34,10 @@ class Zones:
             self._open[text] = zones.open_zone(text, tzif)
         return self._open[text]
 
+    def own(self) -> str:
+        """The machine's own zone, captured into a trigger and shown."""
+        return self.open(machine_zone(None)).text
+
 
 def machine_zone(environment_tz: str | None) -> str:
     """The machine's own zone; `environment_tz` is what a command's environment says."""

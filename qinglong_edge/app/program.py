@@ -11,6 +11,7 @@ import os
 
 from qinglong_edge.core.canonical import decode
 from qinglong_edge.core.record import Record
+from qinglong_edge.system.memory import give_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def release() -> None:
     For when all that a process lives on is imported. A later import still works and inflates again.
     """
     let_go = getattr(__spec__.loader, "release", None)
-    if let_go is not None:
-        let_go()
+    if let_go is not None and let_go():
+        give_back()
 
 
 def resource(name: str) -> bytes:

@@ -10,7 +10,7 @@ import binascii
 
 from qinglong_edge.app import views
 from qinglong_edge.app.rpc import Pending
-from qinglong_edge.app.tasks import recipe_of, require
+from qinglong_edge.app.tasks import require
 from qinglong_edge.core import ids
 from qinglong_edge.core.commit import AttemptKey
 from qinglong_edge.core.errors import EdgeError, Invalid, Refused
@@ -79,6 +79,8 @@ def start(runtime: Runtime, params: Params) -> Pending:
     if refusal is not None:
         raise refusal
     if given:
+        from qinglong_edge.app.definitions import recipe_of
+
         merged = recipe_of(given, runtime.store.tasks.recipe(revision.recipe_number))
         with runtime.store.database.write():
             recipe_number, _outcome = runtime.store.tasks.insert_recipe(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from qinglong_edge.core import secret
 from qinglong_edge.core.errors import Invalid, Refused
-from qinglong_edge.core.limits import PAGE_MAX, SECRET_PAGE_MAX
+from qinglong_edge.core.limits import NOTIFY_SETTING, PAGE_MAX, SECRET_PAGE_MAX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def remove(runtime: Runtime, params: Params) -> dict[str, object]:
     name = params.text("name")
     params.end()
     _check_plain(runtime, name)
-    if name.startswith(secret.NOTIFY_SETTING) and runtime.store.setting(name) is not None:
+    if name.startswith(NOTIFY_SETTING) and runtime.store.setting(name) is not None:
         raise Refused("secret_is_key", "The secret is the key of a channel; use `notify remove`.")
     with runtime.store.database.write():
         runtime.store.secrets.remove(name, runtime.parts.clock.wall_ms())

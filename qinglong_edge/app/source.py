@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 
-from qinglong_edge.core import secret
 from qinglong_edge.core.errors import EdgeError, Refused
-from qinglong_edge.core.secret import ENV_SETTING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +57,8 @@ class SecretSource:
         """
         if not recipe.secret_refs:
             return dict
+        from qinglong_edge.core import secret
+
         try:
             refs = secret.parse_all(recipe.secret_refs)
             envs = self._envs(refs)
@@ -81,6 +81,8 @@ class SecretSource:
 
     def _envs(self, refs: tuple[SecretRef, ...]) -> dict[str, EnvSet]:
         """The references that stand for ordered values, not for one; their order is read here."""
+        from qinglong_edge.core.secret import ENV_SETTING
+
         found = {}
         for ref in refs:
             text = self._store.setting(ENV_SETTING + ref.name)

@@ -1,29 +1,24 @@
-"""Methods about the runtime itself: `status`, pause, clock, cron preview, import.
+"""Methods about the runtime itself: `status`, pause, clock, cron preview, backup.
 
 Owns the answers to "how is it, and what will happen".
 """
 
 from __future__ import annotations
 
-import binascii
 import os
 
 from qinglong_edge.app import preview
-from qinglong_edge.app.params import Params
 from qinglong_edge.app.runtime import PAUSED_SETTING
-from qinglong_edge.app.tasks import DEFAULT_PATH, Wanted, default_zone, prepare, publish
 from qinglong_edge.core.commit import Commit
-from qinglong_edge.core.errors import EdgeError, Invalid
-from qinglong_edge.core.limits import IMPORT_BYTES_MAX
+from qinglong_edge.core.errors import Invalid
 from qinglong_edge.execution.trust import RESET, STEADY
-from qinglong_edge.system import users
 from qinglong_edge.system.files import storage_error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from qinglong_edge.app.params import Params
     from qinglong_edge.app.runtime import Runtime
     from qinglong_edge.app.views import Document
-    from qinglong_edge.core.crontab import Imported
 
 
 def status(runtime: Runtime, params: Params) -> Document:
@@ -112,7 +107,7 @@ def cron_next(runtime: Runtime, params: Params) -> Document:
     after_ms, count = params.number("after_ms"), params.number("count")
     params.end()
     if zone is None:
-        zone = default_zone(runtime)
+        zone = runtime.zones.own()
     return preview.cron_next(
         text, zone=zone, after_ms=after_ms, count=5 if count is None else count
     )
@@ -129,85 +124,3 @@ def write_backup(runtime: Runtime, params: Params) -> Document:
     except OSError as error:
         raise storage_error(error, "backup") from None
     return {"file": path}
-
-
-def import_crontab(runtime: Runtime, params: Params) -> Document:
-    """`import.crontab`: judged line by line, written in one commit; again it changes nothing."""
-    from qinglong_edge.core import crontab
-
-    try:
-        data = binascii.a2b_base64(params.text("data"), strict_mode=True)
-    except ValueError:
-        raise Invalid("param_invalid", "A parameter is not base64.", param="data") from None
-    if len(data) > IMPORT_BYTES_MAX:
-        raise Invalid("crontab_too_large", "The crontab is larger than 1 MiB.", bytes=len(data))
-    dialect = params.maybe_text("dialect") or "vixie"
-    user = users.name(os.geteuid())  # as whom its tasks will run
-    zone = params.maybe_text("zone") or default_zone(runtime)
-    user_column, dry_run = params.flag("user_column") or False, params.flag("dry_run") or False
-    params.end()
-    plan = crontab.parse(
-        data,
-        dialect=dialect,
-        user_column=user_column,
-        user=user,
-        zone=runtime.zones.open(zone).text,
-    )
-    imported: list[Document] = []
-    refused = list(plan.refused)
-    wanted: dict[str, Wanted] = {}
-    for line in plan.tasks:
-        there = line.name in wanted or runtime.store.tasks.find(line.name) is not None
-        try:
-            if not there:
-                asked = _asked(line, user=user, dialect=dialect)
-                wanted[line.name] = prepare(runtime, Params(asked, params.peer))
-        except EdgeError as error:
-            refused.append({"line": line.line, "code": error.code, "message": error.message})
-            continue
-        imported.append(
-            {
-                "line": line.line,
-                "task": line.name,
-                "kind": "boot" if line.boot else "cron",
-                "expression": line.expression,
-                "zone": None if line.boot else line.zone,
-                "outcome": "idempotent" if there else "inserted",
-            }
-        )
-    if not dry_run:
-        publish(runtime, list(wanted.values()), params)
-    warnings = list(plan.warnings)
-    if imported:
-        warnings.append(
-            {
-                "line": 0,
-                "code": "still_in_crontab",
-                "message": "The cron daemon still runs these lines; remove them there.",
-            }
-        )
-    refused.sort(key=lambda each: int(str(each["line"])))
-    return {"imported": imported, "refused": refused, "warnings": warnings, "dry_run": dry_run}
-
-
-def _asked(line: Imported, *, user: str, dialect: str) -> dict[str, object]:
-    """The parameters of `task.add` that a line stands for."""
-    from qinglong_edge.core.crontab import DEFAULT_PATHS
-
-    environment = {
-        "HOME": users.home(),
-        "LOGNAME": user,
-        "USER": user,
-        "PATH": DEFAULT_PATHS.get(dialect, DEFAULT_PATH),
-        **dict(line.environment),
-        "SHELL": line.shell,
-    }
-    return {
-        "name": line.name,
-        "argv": [line.shell, "-c", line.command],
-        "environment": environment,
-        "cwd": environment["HOME"],
-        "zone": line.zone,
-        "boot": line.boot,
-        "cron": [] if line.boot else [line.expression],
-    }

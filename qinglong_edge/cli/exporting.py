@@ -53,7 +53,7 @@ def write(context: Context) -> int:
 
 
 def _crontab(client: Client, dialect: str, zone: str) -> Iterator[str]:
-    from qinglong_edge.app.tasks import default_environment
+    from qinglong_edge.app.definitions import default_environment
 
     if dialect == "vixie":
         yield f"CRON_TZ={zone}"

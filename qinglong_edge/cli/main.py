@@ -137,8 +137,6 @@ def _run_daemon(options: dict[str, str]) -> int:
     finally:
         gc.enable()
 
-    # Without a path of its own `zoneinfo` loads the interpreter's build configuration, for good.
-    os.environ.setdefault("PYTHONTZPATH", "")
     where = state.place(*settled(options.get("state"), options.get("runtime")))
     program.release()
     if not daemon.serve(where, on_stop=options["on_stop"]):

@@ -33,7 +33,7 @@ _HEADS = ("ROW", "TASK", "WHEN", "ON", "OUTCOME", "NOTES")
 def qinglong(context: Context) -> int:
     """Import a database of QingLong 2.x."""
     from qinglong_edge.app import qinglong as importing
-    from qinglong_edge.app.tasks import DEFAULT_PATH
+    from qinglong_edge.app.definitions import DEFAULT_PATH
 
     options = context.options
     scripts = os.path.abspath(options.scripts or importing.scripts_of(options.file))

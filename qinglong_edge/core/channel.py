@@ -14,8 +14,8 @@ import re
 
 from qinglong_edge.core import canonical
 from qinglong_edge.core.errors import Corrupt, Invalid
+from qinglong_edge.core.limits import NOTIFY_SETTING
 from qinglong_edge.core.record import Record
-from qinglong_edge.core.secret import NOTIFY_SETTING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ BINDING_NAME_CHARACTERS_MAX = 128
 BINDING_VALUE_BYTES_MAX = 65_536
 BINDINGS_BYTES_MAX = 262_144
 SECRET_REF_BYTES_MAX = 512  # project and name of 128 bytes each, in base64url
+NOTIFY_SETTING = "notify:"  # before the name of a channel, in its setting and its secret
 TRIGGERS_PER_TASK_MAX = 16
 TIMEOUT_MS_MAX = 31_536_000_000  # 365 days
 GRACE_MS_MAX = 300_000

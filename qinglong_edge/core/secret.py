@@ -37,7 +37,6 @@ PROJECT = "default"  # the only project of an edge; the forms carry one all the 
 PREFIX = "qlsecret:v1:"
 ALGORITHM = "aes-256-gcm"
 ENV_SETTING = "env:"  # before the name of a secret that has several values
-NOTIFY_SETTING = "notify:"  # before the name of a channel, in its setting and its secret
 NONCE_BYTES = 12
 TAG_BYTES = 16
 _KEY_ID = ALPHANUMERIC + "._-"

@@ -1,10 +1,10 @@
 """A time zone: which offset holds at an instant, and around it.
 
-The standard library's ``zoneinfo`` evaluates every zone but UTC: from the TZif bytes (RFC 8536)
-that the caller read, or from a TZif file made in memory whose footer is a POSIX TZ string such as
-``CST-8``, for OpenWrt has no zone data. It trusts what it reads, and reads some rules otherwise
-than the C library: the date form `n`, `J59`, minutes of a negative time, dates around New Year.
-Data that it would stumble over and rules that it would misread are refused.
+Owns the reading of both forms: TZif bytes (RFC 8536) that the caller read, and a POSIX TZ string
+such as ``CST-8``, for OpenWrt has no zone data; the footer of TZif bytes is such a string too. The
+standard library's ``zoneinfo`` reads some rules otherwise than the C library, and takes 0.5 MiB for
+good of a daemon that once used a zone. Damaged data, leap seconds and rules with dates
+around New Year are refused.
 
 Nothing depends on the zone or the locale of this process. Instants and offsets are whole seconds
 unless named.
@@ -15,6 +15,15 @@ from __future__ import annotations
 import struct
 
 from qinglong_edge.core.characters import ALPHANUMERIC, DIGITS, LETTERS, consists_of, is_number
+from qinglong_edge.core.civil import (
+    DAY_S,
+    civil_from_days,
+    is_leap,
+    month_days,
+    month_start,
+    weekday,
+    year_start,
+)
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import TZIF_BYTES_MAX, ZONE_TEXT_CHARACTERS_MAX
 
@@ -22,20 +31,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Offset = Callable[[int], int]  # of an instant
     Span = tuple[int, int, int]  # start, end (exclusive), offset
 
 TIME_MIN_S = -(2**62)
 TIME_MAX_S = 2**62
 
-_WINDOW_S = 3 * 86_400  # no zone ever changed twice within three days
-_FIRST_S = -239_720 * _WINDOW_S  # days inside what datetime can hold: the years 1 to 9999
+_WINDOW_S = 3 * DAY_S  # no zone ever changed twice within three days
+_FIRST_S = -239_720 * _WINDOW_S  # within the years 1 to 9999
 _LAST_S = 977_631 * _WINDOW_S
 _WINDOWS_MAX = 16
 _UTC_TEXTS = frozenset(
     ("UTC", "UTC0", "Etc/UTC", "UCT", "Etc/UCT", "GMT", "GMT0", "Etc/GMT", "Zulu", "Etc/Zulu")
 )
 _HEADER = struct.Struct(">5s15x6I")
-_DEFAULT_RULES = ",M3.2.0,M11.1.0"  # what a daylight name without rules means to glibc
+_DEFAULT_DATES = ",M3.2.0,M11.1.0"  # what a daylight name without rules means to glibc
+_DEFAULT_CLOCK = "2"
 _KEY = ALPHANUMERIC + "_+-"
 _QUOTED_NAME = ALPHANUMERIC + "+-"
 _OFFSET = DIGITS + "+-:"
@@ -47,7 +58,7 @@ class Zone:
 
     __slots__ = ("_offset", "_windows", "text")
 
-    def __init__(self, text: str, offset: Callable[[int], int] | None) -> None:
+    def __init__(self, text: str, offset: Offset | None) -> None:
         self.text = text
         self._offset = offset
         self._windows: dict[int, Span] = {}  # its change (or end), the offsets before and after
@@ -100,7 +111,7 @@ def open_zone(text: str, tzif: bytes | None = None) -> Zone:
             raise Invalid("zone_invalid", "The zone name is not well formed.")
         return Zone(key, _decode(tzif))
     if key is None or _starts_like_posix(text):
-        return Zone(text, _decode(parse_posix(text)))
+        return Zone(text, _named(text))
     raise Invalid(
         "zone_unknown",
         "There is no data for this time zone here; install it, or give the zone as a POSIX TZ "
@@ -109,21 +120,15 @@ def open_zone(text: str, tzif: bytes | None = None) -> Zone:
     )
 
 
-def parse_posix(text: str) -> bytes:
-    """A TZif file that holds nothing but a POSIX TZ string for all time.
-
-    Offsets stay below 24 h, rule times within 100 h. Invalid zone_invalid.
-    """
-    found = _posix(text)
+def _named(text: str) -> Offset:
+    """The offset at an instant by a POSIX TZ string; Invalid zone_invalid."""
+    found = _posix(text) or _posix(text + _DEFAULT_DATES)
     if found is None:
         message = "The time zone is neither a zone name nor a POSIX TZ string."
         if "," in text:
             message = "The dates of a daylight rule are Mm.w.d or Jn, away from New Year."
         raise Invalid("zone_invalid", message)
-    daylight, dates = found
-    rule = text + _DEFAULT_RULES if daylight and not dates else text
-    block = _HEADER.pack(b"TZif2", 0, 0, 0, 0, 1, 4) + struct.pack(">ibB4s", 0, 0, 0, b"LMT")
-    return block * 2 + b"\n" + rule.encode("ascii") + b"\n"
+    return found
 
 
 def _starts_like_posix(text: str) -> bool:
@@ -134,33 +139,71 @@ def _starts_like_posix(text: str) -> bool:
     return text.startswith("<") or (name != "" and is_number(rest[:1]))
 
 
-def _posix(text: str) -> tuple[str, list[str]] | None:
-    """The daylight name and dates (empty if there are none) of a POSIX TZ string.
+def _posix(text: str) -> Offset | None:
+    """The offset at an instant by a POSIX TZ string; None if it is none that is taken.
 
-    None unless `zoneinfo` evaluates it as the C library does. It applies a year's dates to that
-    year in UTC, so they stay away from New Year; and from each other, further than any window.
+    Offsets stay below 24 h, rule times within 100 h. A year's dates are applied to that year in
+    UTC, so they stay away from New Year; and from each other, further than any window.
     """
     if len(text) > ZONE_TEXT_CHARACTERS_MAX:
         return None
     names, *dates = text.split(",")
-    standard, rest = _name(names)
+    name, rest = _name(names)
     offset, rest = _offset(rest)
     daylight, rest = _name(rest)
     daylight_offset, rest = _offset(rest)
     if (
-        not (standard and _is_offset(offset))
-        or (daylight_offset and not _is_offset(daylight_offset))
+        not (name and _is_clock(offset, hours_max=23))
+        or (daylight_offset and not _is_clock(daylight_offset, hours_max=23))
         or (daylight and not daylight_offset and offset.startswith("-23"))  # an hour more: a day
         or rest
     ):
         return None
-    if dates:
-        if not daylight or len(dates) != 2 or not all(map(_is_date, dates)):
-            return None
-        first, last = sorted(map(_day_of_year, dates))
-        if first < 8 or last > 355 or not 25 <= last - first <= 340:
-            return None
-    return daylight, dates
+    standard = -_seconds(offset)
+    if not daylight:
+        return None if dates else lambda _second: standard
+    if len(dates) != 2 or not all(map(_is_date, dates)):
+        return None
+    first, last = sorted(map(_day_of_year, dates))
+    if first < 8 or last > 355 or not 25 <= last - first <= 340:
+        return None
+    summer = -_seconds(daylight_offset) if daylight_offset else standard + 3_600
+    return _rule(standard, summer, *dates)
+
+
+def _rule(standard: int, summer: int, begins: str, ends: str) -> Offset:
+    """The offset at an instant where daylight time lasts from one date of each year to another."""
+
+    def offset(second: int) -> int:
+        year, _month, _day = civil_from_days(second // DAY_S)
+        begin, end = _change(year, begins) - standard, _change(year, ends) - summer
+        within = begin <= second < end if begin < end else not end <= second < begin
+        return summer if within else standard
+
+    return offset
+
+
+def _change(year: int, date: str) -> int:
+    """The local time of a rule's date in a year, as the clocks go until then."""
+    text, _timed, clock = date.partition("/")
+    if text.startswith("J"):
+        number = int(text[1:])  # 29 February is never counted
+        day = year_start(year) + number - (number < 60 or not is_leap(year))
+    else:
+        month, week, of_week = map(int, text[1:].split("."))
+        first = month_start(year, month)
+        day = first + (of_week - weekday(first)) % 7 + 7 * (week - 1)
+        if day >= first + month_days(year, month):
+            day -= 7  # the fifth is the last
+    return day * DAY_S + _seconds(clock or _DEFAULT_CLOCK)
+
+
+def _seconds(clock: str) -> int:
+    """The seconds of a signed `h`, `h:mm` or `h:mm:ss`."""
+    total = 0
+    for part in (clock.lstrip("+-") + ":0:0").split(":")[:3]:
+        total = total * 60 + int(part)
+    return -total if clock.startswith("-") else total
 
 
 def _name(text: str) -> tuple[str, str]:
@@ -180,25 +223,13 @@ def _offset(text: str) -> tuple[str, str]:
     return text[: len(text) - len(rest)], rest
 
 
-def _is_offset(text: str) -> bool:
-    """Whether `text` is a signed time of at most 23:59:59."""
-    return _is_clock(text[1:] if text[:1] in ("+", "-") else text, hours_max=23)
-
-
 def _is_date(text: str) -> bool:
-    """Whether `text` is `Mm.w.d` or `Jn`, alone or with `/` and a time within 100 hours.
-
-    J59 is none, nor are the minutes of a negative time: they would be misread.
-    """
+    """Whether `text` is `Mm.w.d` or `Jn`, alone or with `/` and a time within 100 hours."""
     day, timed, clock = text.partition("/")
-    if timed and not (
-        _is_within(clock[1:], 0, 99)
-        if clock.startswith("-")
-        else _is_clock(clock.removeprefix("+"), hours_max=99)
-    ):
+    if timed and not _is_clock(clock, hours_max=99):
         return False
     if day.startswith("J"):
-        return len(day) <= 4 and is_number(day[1:]) and int(day[1:]) != 59
+        return len(day) <= 4 and is_number(day[1:])
     month, *rest = day[1:].split(".")
     return (
         day.startswith("M")
@@ -210,8 +241,8 @@ def _is_date(text: str) -> bool:
 
 
 def _is_clock(text: str, *, hours_max: int) -> bool:
-    """Whether `text` is `h`, `h:mm` or `h:mm:ss`."""
-    hours, *rest = text.split(":")
+    """Whether `text` is `h`, `h:mm` or `h:mm:ss`, with a sign or without."""
+    hours, *rest = (text[1:] if text[:1] in ("+", "-") else text).split(":")
     return (
         _is_within(hours, 0, hours_max)
         and len(rest) <= 2
@@ -230,63 +261,71 @@ def _day_of_year(date: str) -> int:
     return int(day[0]) if len(day) == 1 else (int(day[0]) - 1) * 61 // 2 + int(day[1]) * 7 - 3
 
 
-def _decode(tzif: bytes) -> Callable[[int], int]:
-    """The offset at an instant, as `zoneinfo` finds it in TZif bytes."""
-    from datetime import datetime, timedelta
-    from io import BytesIO
-    from zoneinfo import ZoneInfo
-
+def _decode(tzif: bytes) -> Offset:
+    """The offset at an instant by TZif bytes; Invalid zone_invalid."""
     try:
-        last, plain = _check(tzif)
-        zone = ZoneInfo.from_file(BytesIO(plain))
-        epoch, one = datetime(1970, 1, 1, tzinfo=zone), timedelta(seconds=1)
-
-        def offset(second: int) -> int:
-            moment = epoch + one * second
-            return (zone.fromutc(moment) - moment) // one
-
-        if len({offset(last), offset(last + 1), offset(last + _WINDOW_S)}) > 1:
-            raise ValueError  # the rule contradicts the last change
-    except (ValueError, struct.error, OverflowError):
+        return _read(tzif)
+    except (ValueError, struct.error):
         raise Invalid("zone_invalid", "The zone data is damaged or foreign.") from None
-    return offset
 
 
-def _check(tzif: bytes) -> tuple[int, bytes]:
-    """The last change (0 if none) of TZif bytes, and the bytes without daylight flags and names.
+def _read(tzif: bytes) -> Offset:
+    """The same; ValueError for leap seconds and damage.
 
-    ValueError for leap seconds and damage: every count, index and offset is checked here, and the
-    order of the changes. `zoneinfo` guesses from the flags what nobody asks here, and may read
-    beyond its memory then.
+    Every count, index and offset is checked, and the order of the changes; daylight flags and names
+    are not read.
     """
     version, end = tzif[4:5], 0
+    if not (version == b"\0" or b"2" <= version <= b"9"):
+        raise ValueError
     for width in (4,) if version == b"\0" else (4, 8):
         mark, ut, standard, leaps, times, types, characters = _HEADER.unpack_from(tzif, end)
         start = end + _HEADER.size
         types_at = start + times * (width + 1)
         end = types_at + types * 6 + characters + leaps * (width + 4) + standard + ut
-        if mark != b"TZif" + version or leaps or end > len(tzif) or version == b"1":
+        if mark != b"TZif" + version or leaps or end > len(tzif):
             raise ValueError
     instants = struct.unpack_from(f">{times}{'q' if width == 8 else 'i'}", tzif, start)
+    indexes = tzif[types_at - times : types_at]
     offsets = struct.unpack_from(">" + "i2x" * types, tzif, types_at)
     last = max(instants, default=0)
     if (
         len(tzif) > TZIF_BYTES_MAX
-        or max(tzif[types_at - times : types_at], default=0) >= types
-        or max(map(abs, offsets)) >= 86_400
+        or max(indexes, default=0) >= types
+        or max(map(abs, offsets)) >= DAY_S
         or any(instants[at] - instants[at - 1] < _WINDOW_S for at in range(1, times))
         or not _FIRST_S < last < _LAST_S - _WINDOW_S
     ):
         raise ValueError
+    rule = None
     if version != b"\0":
-        before, rule, _later = tzif[end:].split(b"\n", 2)
-        if before or (rule and not _posix(rule.decode("ascii"))):
+        before, text, _later = tzif[end:].split(b"\n", 2)
+        rule = _posix(text.decode("ascii"))
+        if before or (text and rule is None):
             raise ValueError
-    names_at = types_at + types * 6
-    return last, tzif[:types_at] + struct.pack(">" + "i2x" * types, *offsets) + tzif[names_at:]
+    listed = _listed(instants, [offsets[index] for index in indexes], offsets[0])
+    if rule is None:
+        return listed
+    if not times:
+        return rule
+    if not listed(last) == rule(last + 1) == rule(last + _WINDOW_S):
+        raise ValueError  # the rule contradicts the last change
+    return lambda second: rule(second) if second > last else listed(second)
 
 
-def _window(offset: Callable[[int], int], start: int) -> Span:
+def _listed(instants: tuple[int, ...], offsets: list[int], before: int) -> Offset:
+    """The offset at an instant: that of the last change until then, else the one `before` all."""
+
+    def offset(second: int) -> int:
+        for at in range(len(instants) - 1, -1, -1):
+            if instants[at] <= second:
+                return offsets[at]
+        return before
+
+    return offset
+
+
+def _window(offset: Offset, start: int) -> Span:
     """Where the offset changes in a window (its end, if nowhere), and the offsets around that."""
     low, high = start, start + _WINDOW_S - 1
     before, after = offset(low), offset(high)

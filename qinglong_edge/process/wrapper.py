@@ -35,7 +35,7 @@ else:
     import _signal as signal  # without the enums of `signal`: 0.2 MiB, and time in every launch
 
 
-WRAPPER_SHA256 = "463522b0ee76839bfa80ce848a66436f885a3ddc4c6f2ed77c2ad844a312e47e"
+WRAPPER_SHA256 = "b55d02c8be531bd04d5e0b89a49e5bb5392ebc435f2ff647564ea1bb4764efd5"
 WRAPPER_FILE_MODE = 0o500
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO never blocks us

@@ -6,8 +6,7 @@
 #   7 the capture's last word, read   8 the same, write   9 receipt channel to the daemon
 #
 # Exit status: the command's, whatever becomes of log and receipt; 125 if something that should be
-# handed in is not, and then nothing ran. All names start with QL3_, which user environments may not
-# hold, so they never clash with the command's.
+# handed in is not, and then nothing ran. All names start with QL3_, which no user's may.
 umask 077
 set -C
 
@@ -93,7 +92,7 @@ if [ -n "$QL3_CAPTURE" ]; then
     trap '' XFSZ
     exec 3<&- 4<&- 5>&- 7<&- 9>&-
     QL3_WORD=whole
-    if ! cat; then
+    if ! LC_ALL=C cat; then # a locale is a dozen files
       QL3_WORD=late
       cat >/dev/null || while read -r QL3_REST; do :; done
       # Cut only if the quota did it: a full or broken device proves nothing.

@@ -17,7 +17,7 @@ Owns opening, the journal mode, transactions and the close fence. Promises:
 
 from __future__ import annotations
 
-import _sqlite3 as sqlite3  # without `datetime`, which only zones other than UTC need
+import _sqlite3 as sqlite3  # without `datetime`, which nothing here needs
 import os
 
 from qinglong_edge.core import ids

@@ -18,7 +18,6 @@ from qinglong_edge.storage.audit import AuditStore
 from qinglong_edge.storage.connection import Database, Layout, probe
 from qinglong_edge.storage.journal import ReceiptJournal
 from qinglong_edge.storage.runs import RunStore
-from qinglong_edge.storage.secrets import SecretStore
 from qinglong_edge.storage.tasks import TaskStore
 from qinglong_edge.storage.tombstones import TombstoneStore
 from qinglong_edge.system.files import Files
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from qinglong_edge.core.commit import AttemptKey, Commit
     from qinglong_edge.core.tombstone import Tombstone
+    from qinglong_edge.storage.secrets import SecretStore
 
 NAME = "edge.db"
 _DAMAGED = "-damaged"
@@ -62,6 +62,7 @@ class Store:
         _check_present(path)
         clean = not _left_open(path)
         self.database = Database(path, layout)
+        self._secrets: SecretStore | None = None
         try:
             if not clean:
                 self._check(f"{path}{_DAMAGED}")
@@ -69,7 +70,6 @@ class Store:
             self.tasks = TaskStore(self.database)
             self.runs = RunStore(self.database)
             self.journal = ReceiptJournal(self.database)
-            self.secrets = SecretStore(self.database)
             self.audit = AuditStore(self.database)
             self.tombstones = TombstoneStore(self.database)
         except BaseException:
@@ -90,6 +90,15 @@ class Store:
             files.remove(mark)
         except OSError:
             pass  # the next start checks once more
+
+    @property
+    def secrets(self) -> SecretStore:
+        """The repository of secrets; loaded once there is something to do with one."""
+        if self._secrets is None:
+            from qinglong_edge.storage.secrets import SecretStore
+
+            self._secrets = SecretStore(self.database)
+        return self._secrets
 
     def has_secrets(self) -> bool:
         """Whether there is a ciphertext: no key may be made anew then."""

@@ -378,11 +378,13 @@ def test_a_daemon_starts_and_serves_without_the_other_stream(tmp_path: Path, zip
     """A run with a log, the common questions: not a byte of it is read. Other commands need it."""
     state = str(tmp_path / "state")
     measure.Product(zipapp).init(state)
+    with measure.Product(zipapp).daemon(state) as daemon:
+        bench_idle.define(daemon)
     with zipfile.ZipFile(zipapp) as archive:
         spoilt = damaged(archive.read(first.MORE), 0)
     file = str(changed(Path(zipapp), tmp_path / "b.pyz", {first.MORE: spoilt}))
     with measure.Product(file).daemon(state) as daemon:
-        bench_idle.exercise(daemon)
+        bench_idle.use(daemon)
     done = subprocess.run(
         [sys.executable, *FLAGS, file, "--state", state, "status"], capture_output=True
     )

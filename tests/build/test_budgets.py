@@ -69,6 +69,19 @@ def test_an_idle_daemon_holds_little_memory(product: Product, tmp_path: Path) ->
     assert within, f"{found} of {dirty:,} and {rss:,} KiB; {grown(product, tmp_path)}"
 
 
+def test_what_is_loaded_late_leaves_nothing_but_itself_in_memory(product: Product) -> None:
+    """What inflating its code took, glibc would keep; nor is more loaded than was asked for."""
+    with measure.folder(on_memory=True) as home:
+        state = os.path.join(home, "state")
+        product.init(state)
+        with product.daemon(state) as daemon:
+            before = measure.memory(daemon.pid).private_dirty
+            for method in ("env.list", "secret.list"):
+                daemon.call(method)
+            after = measure.memory(daemon.pid).private_dirty
+    assert after - before <= 1_200, f"{before:,} -> {after:,} KiB"
+
+
 def test_runs_leave_nothing_in_memory(product: Product) -> None:
     """Caches fill; then a run more is not a byte more."""
     with measure.folder(on_memory=True) as home:

@@ -14,6 +14,7 @@ GOLDEN = os.path.join(ROOT, "tests", "build", "golden_modules.txt")
 NEVER = frozenset(
     {
         *("argparse", "asyncio", "base64", "cryptography", "ctypes", "dataclasses", "enum"),
+        "datetime",
         *("hashlib", "_hashlib", "http", "inspect", "json", "logging", "pathlib", "re", "shutil"),
         *("ssl", "subprocess", "tempfile", "threading", "tomllib", "traceback", "typing", "uuid"),
         *("zipfile", "zoneinfo"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qinglong_edge.app.tasks import DEFAULT_PATH
+from qinglong_edge.app.definitions import DEFAULT_PATH
 from qinglong_edge.core import crontab
 from qinglong_edge.system import users
 from tests.e2e.kit import Kit, fresh

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.harness import EVERY_SHELL, PLAIN, PYTHON, Bench
+from tests.process.harness import EVERY_SHELL, PLAIN, PYTHON, Bench, Running
 
 VALUES = {
     "TOKEN": 'a"b\n$(id)\u00e9 ',
@@ -70,15 +70,30 @@ def test_no_tool_of_the_wrapper_inherits_a_secret(tmp_path: Path, shell: str) ->
         environment={**PLAIN, "TOKEN": marker, "PUBLIC": "seen"},
         changed={"SECRETS": "TOKEN"},
     )
+    found = _told(running)
+    assert marker.encode() in found["sleep"]
+    assert marker.encode() not in found["cat"]
+    assert b"PUBLIC=seen" in found["cat"]
+
+
+@EVERY_SHELL
+def test_the_capture_speaks_no_locale_and_the_command_its_own(tmp_path: Path, shell: str) -> None:
+    """Reading a locale's files would be a third of what the capture's `cat` costs."""
+    given = {**PLAIN, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+    found = _told(Bench(shell, tmp_path).start(["/bin/sleep", "30"], environment=given))
+    assert b"\0LC_ALL=C\0" in b"\0" + found["cat"]
+    assert b"\0LC_ALL=C.UTF-8\0" in b"\0" + found["sleep"]
+
+
+def _told(running: Running) -> dict[str, bytes]:
+    """The environments of the capture and of its command, which is ended then."""
     found: dict[str, bytes] = {}
     give_up = time.monotonic() + 10
     while not {"cat", "sleep"} <= set(found) and time.monotonic() < give_up:
         found = _environments(running.pid)
     running.signal_group(signal.SIGTERM)
     running.wait()
-    assert marker.encode() in found["sleep"]
-    assert marker.encode() not in found["cat"]
-    assert b"PUBLIC=seen" in found["cat"]
+    return found
 
 
 def _environments(session: int) -> dict[str, bytes]:

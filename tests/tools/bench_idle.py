@@ -92,8 +92,18 @@ def start_ratio(product: Product, home: str, *, rounds: int) -> float:
 
 
 def exercise(daemon: Daemon) -> None:
-    """What every daemon does sooner or later: a run with a log, and the common questions."""
-    daemon.call("task.add", name="used", shell="echo used", cron=["0 0 1 1 *"], zone="UTC")
+    """What every daemon does sooner or later."""
+    define(daemon)
+    use(daemon)
+
+
+def define(daemon: Daemon) -> None:
+    """A task to use."""
+    daemon.call("task.add", name="used", shell="echo used", cron=["0 0 1 1 *"], zone=ZONE)
+
+
+def use(daemon: Daemon) -> None:
+    """A run with a log, and the common questions."""
     number = str(daemon.run("used")["number"])
     daemon.call("status")
     daemon.call("task.list")
@@ -102,7 +112,7 @@ def exercise(daemon: Daemon) -> None:
 
 
 def modules(product: Product, home: str) -> list[str]:
-    """Everything the resident process has imported after it was used with UTC only."""
+    """Everything the resident process has imported after it was used."""
     state = os.path.join(home, "state")
     product.init(state)
     return product.modules(state, exercise)

@@ -218,7 +218,7 @@ def _memory(limits: Mapping[str, float], effort: Effort) -> list[Line]:
             limits["idle_rss_kib"],
             5_632,
             over="sqlite3 and what the standard library brings with it take 2.9 MiB, 14,000 lines "
-            "of the program, zoneinfo and SQLite's cache the rest",
+            "of the program and SQLite's cache the rest",
         ),
         Line("process_private_dirty", "KiB", "the whole process, 100 tasks"),
         Line("process_rss", "KiB", "the whole process, 100 tasks"),
@@ -250,7 +250,7 @@ def _cost(limits: Mapping[str, float]) -> list[Line]:
             limits["start_ratio"],
             2,
             limits["router_start_ratio"],
-            "runpy and sqlite3 alone take 2; the rest unpacks 89 modules and opens the state",
+            "runpy and sqlite3 alone take 2; the rest unpacks 85 modules and opens the state",
         ),
         Line(
             "run_cpu_ratio_sh",

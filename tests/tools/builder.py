@@ -291,7 +291,7 @@ def _compile(python: str, sources: dict[str, bytes]) -> _Compiled:
     environment["PYTHONHASHSEED"] = "0"
     try:
         done = subprocess.run(
-            [python, "-S", "-s", "-P", "-B", "-X", "no_debug_ranges", _COMPILER],
+            [python, "-S", "-s", "-P", "-B", _COMPILER],
             input=json.dumps(given),
             capture_output=True,
             text=True,

@@ -22,11 +22,13 @@ import importlib.util
 import json
 import marshal
 import sys
+from collections.abc import Iterator
 from types import CodeType
 
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 _TYPING = frozenset({"TYPE_CHECKING", "typing.TYPE_CHECKING"})
 _LINE = b"\xef\x00"  # a line table's entry: the next 8 instructions are of the same line
+_LINE_BYTES = 16  # of code, that is
 
 
 class _Bare(ast.NodeTransformer):
@@ -54,7 +56,9 @@ class _Bare(ast.NodeTransformer):
 def compiled(name: str, source: bytes) -> CodeType:
     """The code of one module; tracebacks call it `name`."""
     tree = _Bare().visit(ast.parse(source, name))
-    return _lineless(compile(tree, name, "exec", dont_inherit=True, optimize=2))
+    code = compile(tree, name, "exec", dont_inherit=True, optimize=2)
+    longest = max(len(each.co_code) for each in _within(code))
+    return _lineless(code, _LINE * (longest // _LINE_BYTES + 1))
 
 
 def dumped(code: CodeType) -> bytes:
@@ -69,11 +73,21 @@ def dumped(code: CodeType) -> bytes:
     return data
 
 
-def _lineless(code: CodeType) -> CodeType:
-    """The code with the shortest whole line tables; an empty one makes `traceback` fail."""
-    full, rest = divmod(len(code.co_code) // 2, 8)
-    table = _LINE * full + (bytes((_LINE[0] - 8 + rest, 0)) if rest else b"")
-    constants = tuple(_lineless(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+def _within(code: CodeType) -> Iterator[CodeType]:
+    """A code object and all inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _within(constant)
+
+
+def _lineless(code: CodeType, table: bytes) -> CodeType:
+    """The code with one line table for all of a module: what is behind an end is never asked for.
+
+    One of each function's own would be 80 KiB of the daemon. One that is too short makes
+    `traceback` fail.
+    """
+    constants = tuple(_lineless(c, table) if isinstance(c, CodeType) else c for c in code.co_consts)
     return code.replace(co_qualname=code.co_name, co_linetable=table, co_consts=constants)
 
 

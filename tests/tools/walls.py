@@ -81,7 +81,6 @@ STDLIB: dict[str, frozenset[str]] = {
 # room or module -> what a function may import late -> why the daemon does not pay for it
 LATE: dict[str, dict[str, str]] = {
     "core.canonical": {"json": "only where its C half is missing"},
-    "core.zone": dict.fromkeys(("datetime", "io", "zoneinfo"), "only zones other than UTC"),
     "system.post": dict.fromkeys(("socket", "ssl"), "only a child that sends a message"),
     "system.dial": {"socket": "only a child that sends a message, and the worker"},
     "system": dict.fromkeys(
