@@ -21,6 +21,8 @@ _REAL = (
     "qinglong_edge/core/limits.py",
     "qinglong_edge/core/profile.py",
     "qinglong_edge/core/record.py",
+    "qinglong_edge/system/__init__.py",
+    "qinglong_edge/system/memory.py",
     "profiles/edge.toml",
     "profiles/standalone.toml",
     "build.py",
