@@ -338,10 +338,6 @@ def _zone(environment_tz: str | None) -> Check:
         preview.Zones().open(name).offset_ms_at(time.time_ns() // 1_000_000)
         said = [each for each in zonefile.candidates(environment_tz) if each and each[0] != "/"]
         cities = any(map(zonefile.read_tzif, (*_CITIES, name if "/" in name else "")))
-    except ModuleNotFoundError as error:
-        package = str(module_missing(error.name or "").facts["package"])
-        message = f"Only UTC is known: Python lacks the module {error.name}."
-        return _said("zone", WARN, message, _install(package, "libpython3-stdlib"))
     except EdgeError as error:
         return _said("zone", WARN, error.message, LOOK_AT_DISK)
     if said and said[0].replace(" ", "_") != name:

@@ -314,9 +314,6 @@ def test_the_machines_zone_is_opened_and_not_only_looked_for(
     data["Europe/Berlin"] = b"TZif2 but damaged"
     status, message = zone("Europe/Berlin")
     assert (status, "cannot be used here" in str(message)) == ("warn", True)
-    monkeypatch.setitem(sys.modules, "zoneinfo", None)
-    status, message = zone("CST-8")
-    assert (status, message) == ("warn", "Only UTC is known: Python lacks the module zoneinfo.")
 
 
 def test_lines_that_a_crontab_still_runs_are_named(

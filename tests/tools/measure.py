@@ -211,11 +211,6 @@ class Daemon:
             raise RuntimeError(f"{method}: {answer['error']['data']['code']}")
         return answer["result"]
 
-    def busy(self) -> bool:
-        """Whether a run waits, is being launched or at work."""
-        status = self.call("status")
-        return bool(status["active"] or status["waiting"])
-
     def run(self, task: str) -> Any:
         """Start a task and wait for its end; the run's document."""
         started = self.call("run.start", name=task)

@@ -16,6 +16,7 @@ import sys
 from typing import Any
 
 from tests.tools.measure import Daemon, Product
+from tests.tools.router import processes
 from tests.tools.router.scenario import EXIT, LIMITS, until
 
 _MEMORY = "/tmp/full"
@@ -97,7 +98,7 @@ def full(product: Product, folder: str) -> dict[str, Any]:
         os.unlink(filler)
         _let("left")
         found["left"] = _ended(daemon, left)
-        until(lambda: not daemon.busy())
+        until(lambda: not processes.busy(daemon))
         found["degraded after"] = daemon.call("status")["degraded"]
         found["runs"] = sorted(run["task"] for run in daemon.call("runs.list", limit=10)["runs"])
     found["integrity"] = _integrity(state)

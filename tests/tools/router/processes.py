@@ -104,6 +104,12 @@ def _until(done: Any) -> None:
         time.sleep(0.05)
 
 
+def busy(daemon: Daemon) -> bool:
+    """Whether a run waits, is being launched or at work."""
+    status = daemon.call("status")
+    return bool(status["active"] or status["waiting"])
+
+
 def secrets_known(product: Product) -> bool:
     """Whether the program has secrets."""
     asked = subprocess.run(

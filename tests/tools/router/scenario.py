@@ -180,7 +180,7 @@ def play(recorded: Recorded) -> None:
         recorded.add("ticking", cron=["* * * * * *"], zone="UTC", log=False)
         until(lambda: _count(recorded.live, "ticking") >= 2)
         recorded.live.call("task.set", name="ticking", cron=[])
-        until(lambda: not recorded.live.busy())
+        until(lambda: not processes.busy(recorded.live))
     if processes.secrets_known(recorded.product):
         _with_secret(recorded)
 

@@ -24,6 +24,7 @@ from tests.crash.invariants import Scene
 from tests.crash.scenarios import SCENARIOS
 from tests.crash.stage import Slot
 from tests.tools.measure import Daemon, Product
+from tests.tools.router import processes
 from tests.tools.router.flash import PLACE, Flash
 from tests.tools.router.judging import Disk, Judge, Marks, Mountable, judge
 from tests.tools.router.scenario import EXIT, LIMITS
@@ -67,7 +68,7 @@ class Verdict(Judge):
         with self._product.daemon(self._state) as daemon:
             self._quiet(daemon)
             deadline = time.monotonic() + _WITHIN_S
-            while daemon.busy() and time.monotonic() < deadline:
+            while processes.busy(daemon) and time.monotonic() < deadline:
                 time.sleep(0.05)
             self.broken += self._kept(daemon)
             self.broken += self._goes_on(daemon)
