@@ -22,6 +22,7 @@ ELSEWHERE = {
     "storage_closed": "the same",
     "secret_unavailable": "the run fails for good",
     "zone_unreadable": "the schedule is parked",
+    "socket_in_use": "the daemon does not start",
     "keyring_busy": "an answer to `keyring`",
     "qinglong_busy": "an answer to `import`",
 }

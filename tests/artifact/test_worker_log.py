@@ -249,7 +249,7 @@ def test_a_disk_that_fails_is_a_typed_error(spool: Spool, monkeypatch: pytest.Mo
         with monkeypatch.context() as patch:
             patch.setattr(os, name, fail)
             codes = {code_of(spool.prepare), code_of(spool.open)}
-        assert codes <= {"no_space", "storage_unavailable"}
+        assert codes == {"state_read_only"}
 
 
 # -- hand-over ------------------------------------------------------------------------------------
