@@ -41,8 +41,11 @@ def write(where: Place, file: str, *, with_keyring: bool) -> dict[str, Any]:
     """Make the backup `file`; {file, sha256, bytes, envelopes, keyring}.
 
     Refused: `file_exists`, `keyring_mismatch` if the keyring that goes with it does not open it.
+    Invalid: `folder_missing`.
     """
     file, files = os.path.abspath(file), Files()
+    if not os.path.isdir(os.path.dirname(file)):
+        raise Invalid("folder_missing", "The folder of the backup is not there.")
     beside = f"{file}.keyring" if with_keyring else None
     for taken in (file, beside):
         if taken and files.exists(taken):

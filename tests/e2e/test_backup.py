@@ -80,7 +80,7 @@ def test_a_name_that_is_taken_is_never_written_over(kit: Kit) -> None:
     kit.no("backup", path, status=3, code="file_exists")
     Path(f"{path}2.keyring").write_bytes(b"mine")
     kit.no("backup", f"{path}2", "--with-keyring", status=3, code="file_exists")
-    kit.no("backup", str(kit.place / "nowhere" / "b"), status=4, code="storage_unavailable")
+    kit.no("backup", str(kit.place / "nowhere" / "b"), status=2, code="folder_missing")
     kit.no("backup", f"{path}3", "--with-keyring", status=4, code="secret_provider_unavailable")
     assert names(kit) == {"backup", "backup2.keyring"}
     assert Path(path).read_bytes() == before
