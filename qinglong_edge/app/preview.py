@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from qinglong_edge.core import cron
+from qinglong_edge.core import civil, cron
 from qinglong_edge.core import zone as zones
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import CRON_NEXT_COUNT_MAX
@@ -60,7 +60,4 @@ def cron_next(text: str, *, zone: str, after_ms: int | None, count: int) -> dict
 def local_text(ms: int, answer: dict[str, Any]) -> str:
     """A moment as its zone's local time with offset."""
     offset_s = Zones().open(answer["zone"]).offset_ms_at(ms) // 1000
-    local = time.gmtime(ms // 1000 + offset_s)
-    sign = "-" if offset_s < 0 else "+"
-    hours, minutes = divmod(abs(offset_s) // 60, 60)
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', local)}{sign}{hours:02d}{minutes:02d}"
+    return civil.written(ms // 1000, offset_s)

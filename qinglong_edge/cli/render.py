@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 
+from qinglong_edge.core import civil
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,9 +27,11 @@ def moment(ms: int | None) -> str:
     """A local time with its offset, or a dash."""
     if ms is None:
         return "-"
-    local = time.localtime(ms // 1000)
-    offset = time.strftime("%z", local)
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', local)}{offset}"
+    try:
+        offset_s = time.localtime(ms // 1000).tm_gmtoff
+    except OverflowError:  # from 2038 on where times have 32 bits: in UTC then
+        offset_s = 0
+    return civil.written(ms // 1000, offset_s)
 
 
 def duration(ms: int | None) -> str:

@@ -1,6 +1,6 @@
 """Civil dates as whole numbers: days since 1970-01-01 in the proleptic Gregorian calendar.
 
-Owns the arithmetic of cron. No clock, no zone, no limits: any whole number
+Owns the arithmetic of cron, and of writing a moment. No clock, no zone, no limits: any whole number
 is a day, and the year 10000 needs no exception. Weekdays count from Sunday = 0, as cron does.
 """
 
@@ -52,3 +52,17 @@ def civil_from_days(days: int) -> tuple[int, int, int]:
 def weekday(days: int) -> int:
     """0 for Sunday to 6 for Saturday; 1970-01-01 was a Thursday."""
     return (days + 4) % 7
+
+
+def written(second: int, offset_s: int) -> str:
+    """Seconds since 1970-01-01 UTC as people write them in a zone with that offset.
+
+    The C library's own are refused from 2038 on where its times have 32 bits.
+    """
+    days, clock = divmod(second + offset_s, DAY_S)
+    year, month, day = civil_from_days(days)
+    hours, minutes = divmod(abs(offset_s) // 60, 60)
+    return (
+        f"{year:04d}-{month:02d}-{day:02d} {clock // 3600:02d}:{clock // 60 % 60:02d}:"
+        f"{clock % 60:02d}{'-' if offset_s < 0 else '+'}{hours:02d}{minutes:02d}"
+    )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import pytest
 
 from qinglong_edge import __main__ as first
-from qinglong_edge.app import rpc, state
+from qinglong_edge.app import preview, rpc, state
 from qinglong_edge.app.params import Params
 from qinglong_edge.cli import logs, render
 from qinglong_edge.core.errors import EdgeError, Invalid
+from tests.support import read_zone
 
 PEER = rpc.Peer(0, "test")
 
@@ -116,6 +118,30 @@ def test_bytes_that_never_become_a_character_are_not_held_back() -> None:
     for data in (b"\xff", b"a\x80\x80\x80\x80", b"\xe4a", b"\xc3\xa9"):
         assert logs._split(data) == (data, b"")
     assert logs._split(b"a\r") == (b"a", b"\r")
+
+
+def test_a_moment_is_written_where_times_end_in_2038_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with glibc on 32-bit ARM until Debian 12: local time as far as it is known, then UTC."""
+    localtime, moments = time.localtime, (0, 2**31 * 1000 - 1, 2**31 * 1000)
+
+    def of_32_bits(second: int) -> time.struct_time:
+        if second >= 2**31:
+            raise OverflowError
+        return localtime(second)
+
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "XST-8:30")
+        read_zone()
+        shown = [render.moment(ms) for ms in moments]
+        patch.setattr(time, "localtime", of_32_bits)
+        patch.setattr(time, "gmtime", of_32_bits)
+        narrow = [render.moment(ms) for ms in moments]
+        zoned = [preview.local_text(ms, {"zone": "CST-8"}) for ms in moments[1:]]
+    read_zone()
+    known = ["1970-01-01 08:30:00+0830", "2038-01-19 11:44:07+0830"]
+    assert shown == [*known, "2038-01-19 11:44:08+0830"]
+    assert narrow == [*known, "2038-01-19 03:14:08+0000"]
+    assert zoned == ["2038-01-19 11:14:07+0800", "2038-01-19 11:14:08+0800"]
 
 
 def test_text_for_people() -> None:
