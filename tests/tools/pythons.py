@@ -42,7 +42,7 @@ _EMULATOR = "qemu-aarch64"
 # 1 the tree, 2 the repository, 3 the emulator of its programs or nothing, 4 words FROM:TO, its
 # own folders shown in another place too, then the command. /tmp is the tree's own and so on a
 # disk, as tests of what a state survives expect. The emulator is known to the kernel only while
-# something has binfmt_misc mounted.
+# something has binfmt_misc mounted; of two that enter at once one is told that it is known.
 _ENTER = """
 tree=$1 root=$2 emulator=$3 binds=$4
 shift 4
@@ -53,7 +53,9 @@ done
 if [ -n "$emulator" ]; then
   known=$tree/proc/sys/fs/binfmt_misc
   mount -t binfmt_misc binfmt_misc "$known"
-  [ -e "$known/$emulator" ] || cat "/usr/lib/binfmt.d/$emulator.conf" >"$known/register"
+  [ -e "$known/$emulator" ] ||
+    cat "/usr/lib/binfmt.d/$emulator.conf" 2>/dev/null >"$known/register" ||
+    [ -e "$known/$emulator" ]
 fi
 for bind in $binds; do
   mount --bind "$tree${bind%%:*}" "$tree${bind#*:}"
@@ -158,8 +160,8 @@ def foreign(root: str, cache: str, pins: list[str]) -> Python:
     if not os.path.isdir(tree):
         with debian.folder(tree) as made:
             debian.tree(made, suite, _FOREIGN_PACKAGES, architecture=FOREIGN)
-            _folders(made)
-            _applets(made)
+            folders(made)
+            applets(made, _EMULATOR)
             install(_site(made, _FOREIGN_MINOR), _FOREIGN_MINOR, pins, platforms=_FOREIGN_PLATFORMS)
     command = (*entering(tree, root, emulator=_EMULATOR), f"python3.{_FOREIGN_MINOR}")
     origin = f"Debian {suite} {FOREIGN}, each program emulated"
@@ -185,27 +187,29 @@ def tried(python: Python) -> Python:
     return python
 
 
-def _applets(tree: str) -> None:
+def applets(tree: str, emulator: str) -> None:
     """BusyBox under each of its names that nothing else in the tree has, the shell among them."""
     program = os.path.join(tree, "bin", "busybox")
-    asked = ["qemu-aarch64-static", "-L", tree, program, "--list"]
+    asked = [f"{emulator}-static", "-L", tree, program, "--list"]
     told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
     places = [os.path.join(tree, name) for name in ("bin", "sbin", "usr/bin", "usr/sbin")]
     taken = {name for place in places for name in os.listdir(place)}
+    homes = {os.path.realpath(os.path.join(tree, name)) for name in ("bin", "usr/bin")}
     for name in frozenset(told) - taken:
-        os.symlink("/bin/busybox", os.path.join(tree, "bin", name))
-        os.symlink("/bin/busybox", os.path.join(tree, "usr", "bin", name))
+        for folder in homes:
+            os.symlink("/bin/busybox", os.path.join(folder, name))
 
 
 def _complete(tree: str, minor: int, pins: list[str]) -> None:
     """What no package brings when nothing is configured: users, folders, links, pytest."""
-    _folders(tree)
+    folders(tree)
     # This machine's own: in BusyBox 1.38 (forky) no `read` returns after a signal was caught.
     shutil.copy(shutil.which("busybox") or "busybox", os.path.join(tree, "usr", "bin", "busybox"))
     install(_site(tree, minor), minor, pins)
 
 
-def _folders(tree: str) -> None:
+def folders(tree: str) -> None:
+    """What no package brings when nothing is configured: places to mount and write, users."""
     for name in ("dev", "mnt", "proc", "root", "sys", "tmp"):
         os.makedirs(os.path.join(tree, name), exist_ok=True)
     os.chmod(os.path.join(tree, "tmp"), 0o1777)
