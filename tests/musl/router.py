@@ -1,4 +1,4 @@
-"""A router's user at the shell: commands in the musl tree, one state, at most one scheduler.
+"""A router's user at the shell: commands in a router's tree, one state, at most one scheduler.
 
 The program is started as a router starts it, by the first line of its file, with a router's few
 variables; the root folder is the tree and the processes are this machine's.
@@ -13,15 +13,24 @@ import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-
-from tests.tools.musl.tree import Tree
+from typing import Any, Protocol
 
 _WITHIN_S = 60.0
 
 
+class Tree(Protocol):
+    """A router's root folder and how it is entered."""
+
+    @property
+    def folder(self) -> str:
+        """Where it stands."""
+
+    def entering(self, *binds: str) -> tuple[str, ...]:
+        """The words before a command that make it the root, with these of its folders in place."""
+
+
 class Router:
-    """One folder in the tree; `packages` are shown beside python3-light and python3-sqlite3."""
+    """One folder in the tree; `packages` are shown beside what every command has."""
 
     def __init__(self, tree: Tree, home: Path) -> None:
         self.tree = tree

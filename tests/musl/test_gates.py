@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.musl.router import Router
 from tests.support import ROOT
-from tests.tools.musl.tree import CRYPTO
+from tests.tools.musl.tree import CRYPTO, Tree
 from tests.tools.router.gates import Table, judged
 
 RUNS = 100
@@ -18,7 +18,7 @@ PARTS = ("life", "secrets", "modules")
 
 
 def test_the_program_keeps_its_budget_in_the_userland(
-    router: Router, tell: Callable[[object], None]
+    musl: Tree, router: Router, tell: Callable[[object], None]
 ) -> None:
     """ADR-0069 verification 9: musl, byte code for the standard library, Python's own packages."""
     router.packages = (CRYPTO,)
@@ -30,7 +30,7 @@ def test_the_program_keeps_its_budget_in_the_userland(
         done = subprocess.run(
             router.entered("/usr/bin/python3", *words, f"--only={part}"),
             cwd=ROOT,
-            env=router.tree.python.environment | {"PATH": os.environ["PATH"]},
+            env=musl.python.environment | {"PATH": os.environ["PATH"]},
             capture_output=True,
             text=True,
             timeout=300,

@@ -44,6 +44,7 @@ CRONTABS = (  # what Debian's packages put into /etc/crontab and /etc/cron.d
     "php-common",
     "sysstat",
 )
+_RELEASE_ALONE = "sed -i '/-updates\\|-security/d' \"$1\"/etc/apt/sources.list"
 READ = (*CRONTABS, "busybox-static")  # with its crond the reading of BusyBox crontabs is compared
 
 
@@ -94,12 +95,18 @@ def folder(target: str) -> Iterator[str]:
 
 
 def tree(
-    files: str, suite: str, packages: Sequence[str], *, architecture: str | None = None
+    files: str,
+    suite: str,
+    packages: Sequence[str],
+    *,
+    architecture: str | None = None,
+    updates: bool = True,
 ) -> None:
     """Unpack packages of another release and all that they depend on, configuring nothing.
 
     The release comes from where mmdebstrap looks for it, under this machine's own settings of apt.
-    `architecture` is another machine's, as Debian calls it.
+    `architecture` is another machine's, as Debian calls it. Without `updates` it is the release
+    alone: a mirror may have lists of the updates that do not belong together yet.
     """
     if os.geteuid() != 0:
         raise UnobtainableError(f"unpacking a tree of Debian {suite} needs root")
@@ -115,6 +122,7 @@ def tree(
             f"--aptopt={written.name}",
             f"--include={','.join(packages)}",
             *([] if architecture is None else [f"--architectures={architecture}"]),
+            *([] if updates else [f"--setup-hook={_RELEASE_ALONE}"]),
             suite,
             files,
         )
