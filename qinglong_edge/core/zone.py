@@ -173,29 +173,42 @@ def _posix(text: str) -> Offset | None:
 
 def _rule(standard: int, summer: int, begins: str, ends: str) -> Offset:
     """The offset at an instant where daylight time lasts from one date of each year to another."""
+    begin_of, end_of = _change(begins), _change(ends)
+    known = (-1, 0, 0)  # the year that was asked for last, and its two instants
 
     def offset(second: int) -> int:
+        nonlocal known
         year, _month, _day = civil_from_days(second // DAY_S)
-        begin, end = _change(year, begins) - standard, _change(year, ends) - summer
+        if known[0] != year:
+            known = (year, begin_of(year) - standard, end_of(year) - summer)
+        _year, begin, end = known
         within = begin <= second < end if begin < end else not end <= second < begin
         return summer if within else standard
 
     return offset
 
 
-def _change(year: int, date: str) -> int:
-    """The local time of a rule's date in a year, as the clocks go until then."""
+def _change(date: str) -> Callable[[int], int]:
+    """The local time of a rule's date by year, as the clocks go until then."""
     text, _timed, clock = date.partition("/")
-    if text.startswith("J"):
-        number = int(text[1:])  # 29 February is never counted
+    at_s = _seconds(clock or _DEFAULT_CLOCK)
+
+    def counted(year: int) -> int:
         day = year_start(year) + number - (number < 60 or not is_leap(year))
-    else:
-        month, week, of_week = map(int, text[1:].split("."))
+        return day * DAY_S + at_s
+
+    def weekly(year: int) -> int:
         first = month_start(year, month)
         day = first + (of_week - weekday(first)) % 7 + 7 * (week - 1)
         if day >= first + month_days(year, month):
             day -= 7  # the fifth is the last
-    return day * DAY_S + _seconds(clock or _DEFAULT_CLOCK)
+        return day * DAY_S + at_s
+
+    if text.startswith("J"):
+        number = int(text[1:])  # 29 February is never counted
+        return counted
+    month, week, of_week = map(int, text[1:].split("."))
+    return weekly
 
 
 def _seconds(clock: str) -> int:

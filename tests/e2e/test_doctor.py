@@ -66,7 +66,7 @@ def test_a_good_place_passes_every_check_with_and_without_a_daemon(kit: Kit) -> 
 def test_every_line_fits_a_terminal_of_80_columns(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What does not fit goes on below itself, and no word is lost."""
+    """What does not fit goes on below itself, and no word is lost; a path is one, however long."""
 
     def missing() -> None:
         sentence = "Secrets need the Python package cryptography."
@@ -76,7 +76,8 @@ def test_every_line_fits_a_terminal_of_80_columns(
     monkeypatch.setattr(zonefile, "read_tzif", lambda _key, _roots=(): None)
     assert main(["--state", str(kit.state), "doctor"]) == 0
     text = capfd.readouterr().out
-    assert [line for line in text.splitlines() if len(line) > 80] == []
+    lines = [line for line in text.splitlines() if str(kit.state) not in line]
+    assert [line for line in lines if len(line) > 80] == []
     sentence = "Secrets need the Python package cryptography. Tasks with a secret do not start."
     assert sentence in " ".join(text.split())
     assert "no names of cities." in text
