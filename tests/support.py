@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -52,6 +53,24 @@ def until(ready: Callable[[], T], timeout: float = 10.0, *, what: str = "") -> T
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout} s: {what or ready}")
         time.sleep(0.005)
+
+
+def say_to(fifo: str | os.PathLike[str], text: str = "go\n") -> None:
+    """Write a line to whoever reads a FIFO; AssertionError if nobody does within 10 s."""
+    descriptor: int | None = None
+
+    def read() -> bool:
+        nonlocal descriptor
+        try:
+            descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        return descriptor is not None
+
+    until(read, what=f"nobody reads {fifo}")
+    with open(descriptor or 0, "w", encoding="utf-8") as opened:
+        opened.write(text)
 
 
 def loaded_modules(

@@ -20,7 +20,7 @@ from tests.process.harness import (
     SHELLS,
     Bench,
 )
-from tests.support import until
+from tests.support import say_to, until
 
 # (bytes in the log before, bytes produced); contract vectors and their neighbours
 _AMOUNTS = (
@@ -106,7 +106,7 @@ def test_output_can_be_read_while_the_command_still_runs(
     running = Bench(shell, tmp_path).start(command)
     until(lambda: running.log.read_bytes() == b"\x00\xffql3")
     assert not running.ended()
-    gate.write_text("go\n")
+    say_to(gate)
     ended = running.wait()
     assert (ended.log, ended.codes, ended.fact) == (b"\x00\xffql3tail", (7, 7), None)
 

@@ -23,7 +23,7 @@ from tests.process.harness import (
     Ended,
     uptime_cs,
 )
-from tests.support import until
+from tests.support import say_to, until
 
 _UPTIMES = (  # /proc/uptime, started at (cs), elapsed ms
     ("0.08 0.08\n", 0, 80),
@@ -128,7 +128,7 @@ def test_without_a_daemon_the_receipt_is_a_file_at_once(
     if running.channel is not None:
         running.channel.close()
         running.channel = None
-    gate.write_text("go\n")
+    say_to(gate)
     ended = running.wait()
     assert (ended.codes, ended.left) == ((7, 7), ())
     assert ended.seconds < 1.9

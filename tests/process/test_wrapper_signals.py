@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tests.process.harness import EVERY_SHELL, OK, PYTHON, Bench, Running
-from tests.support import until
+from tests.support import say_to, until
 
 _SURVIVED = (
     *(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE),
@@ -129,7 +129,7 @@ def test_a_signal_for_the_wrapper_alone_waits_for_the_command(shell: str, tmp_pa
     until(running.marked)
     for number in _SURVIVED:
         os.kill(running.pid, number)
-    gate.write_text("go\n")
+    say_to(gate)
     assert running.wait().codes == (4, 4)
 
 
@@ -195,7 +195,7 @@ def test_a_signal_does_not_end_the_publication_half_way(shell: str, tmp_path: Pa
     )
     until(seen.exists)
     _storm(running)
-    gate.write_text("go\n")
+    say_to(gate)
     ended = running.wait()
     assert (ended.codes, ended.left) == ((7, 7), ())
     assert ended.published is not None
