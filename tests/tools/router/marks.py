@@ -15,7 +15,9 @@ BYTES = 1_024
 COUNT = 512
 DEVICE = "/dev/vdc"
 _LARGE = 131_072  # of one large mark
-_BEHIND = (COUNT + 4) * BYTES  # the small ones, and the page of an effect, which is written whole
+# The small ones, the page of an effect, which is written whole, and a free one: of two writes that
+# touch each other the kernel may make one.
+_BEHIND = (COUNT + 8) * BYTES
 
 
 class Marks:
