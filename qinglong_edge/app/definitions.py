@@ -311,17 +311,24 @@ def publish_all(runtime: Runtime, every: Iterable[tuple[Wanted, bool]], params: 
 def _check_size(runtime: Runtime, environment: Recipe) -> None:
     """Refuse now what every start would refuse: secrets that are too large for one environment.
 
-    A sealed value is as long as what it opens to. What an env comes to only its opening tells.
+    A sealed value is as long as what it opens to. What an env comes to only its opening tells. Each
+    value is looked at only where all of them might be too large: an import may bind hundreds.
     """
+    bindings = environment.bindings
+    bound = sum(each.is_secret for each in bindings)
+    if not bound:
+        return
+    secrets = runtime.store.secrets
+    names = sum(len(each.name) for each in bindings)
+    public = sum(len(each.content.encode()) for each in bindings if not each.is_secret)
+    if names + public + bound * secrets.largest() <= BINDINGS_BYTES_MAX:
+        return
     sealed = {
-        ref.text: 0 if _is_env(runtime, ref.name) else runtime.store.secrets.size(ref)
+        ref.text: 0 if _is_env(runtime, ref.name) else secrets.size(ref)
         for ref in secret.parse_all(environment.secret_refs)
     }
-    size = sum(
-        len(each.name) + (sealed[each.content] if each.is_secret else len(each.content.encode()))
-        for each in environment.bindings
-    )
-    if sealed and size > BINDINGS_BYTES_MAX:
+    size = names + public + sum(sealed[each.content] for each in bindings if each.is_secret)
+    if size > BINDINGS_BYTES_MAX:
         raise Invalid(
             "bindings_too_large",
             "The secrets and values of an environment are too large together.",

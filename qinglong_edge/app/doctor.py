@@ -73,7 +73,7 @@ def examine(where: Place, *, environment_tz: str | None) -> list[Check]:
     checks.append(_filesystem(where.state, files, made=config is not None))
     if config is not None:
         profile = profiles.load(config.profile).replace(**config.limits)
-        logs = config.logs or os.path.join(where.state, "logs")
+        logs = config.logs or where.logs
         places = {"space": where.state} | ({"log space": logs} if config.logs else {})
         written = os.path.join(where.state, state.CONFIG)
         checks += [_space(check, path, profile, written, files) for check, path in places.items()]

@@ -66,8 +66,8 @@ def furnish(where: Place, files: Files, *kept: str) -> None:
     """Make the folders of a new state, beside the files `kept`; Refused as `initialise`."""
     _check_empty(where, kept)
     check_filesystem(where.state, files)
-    for name in ("receipts", "logs"):
-        files.make_private_directory(os.path.join(where.state, name))
+    for path in (where.receipts, where.logs):
+        files.make_private_directory(path)
 
 
 def _make_directory(path: str, files: Files) -> None:

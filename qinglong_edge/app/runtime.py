@@ -133,7 +133,7 @@ class Runtime:
             stamps=self.where.stamps,
         )
         self.receipts = ReceiptStore(self.where.receipts, parts.files)
-        logs_root = self.config.logs or os.path.join(self.where.state, "logs")
+        logs_root = self.config.logs or self.where.logs
         self.logs = LogStore(logs_root, parts.files, reserve_bytes=profile.reserve_bytes)
         self.inspector = Inspector(parts.processes)
         self.coordinator = Coordinator(

@@ -66,6 +66,11 @@ class Place(Record):
         """The receipt root."""
         return os.path.join(self.state, "receipts")
 
+    @property
+    def logs(self) -> str:
+        """The log root, unless the configuration names another one."""
+        return os.path.join(self.state, "logs")
+
 
 class Config(Record):
     """`config.json`: the few settings that are read before the database is opened."""
@@ -181,9 +186,8 @@ def prepare_runtime(where: Place, files: Files) -> None:
 
 def prepare_folders(where: Place, files: Files, *, logs: bool) -> None:
     """Make the folders of a state where a router's own backup brought back its files only."""
-    paths = (where.receipts, os.path.join(where.state, "logs"))[: 1 + logs]
     try:
-        for path in paths:
+        for path in (where.receipts, where.logs) if logs else (where.receipts,):
             if not files.exists(path):
                 files.make_private_directory(path)
     except OSError as error:

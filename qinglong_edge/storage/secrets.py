@@ -136,6 +136,11 @@ class SecretStore:
         )
         return 0 if row is None else int(row[0])
 
+    def largest(self) -> int:
+        """The bytes of the largest value that is kept, of any version; 0 without one."""
+        row = self._database.row("SELECT coalesce(max(length(ciphertext)), 0) FROM secret_envelope")
+        return 0 if row is None else int(row[0])
+
     def find_mutation(self, name: str, mutation_id: str) -> tuple[Envelope, ...]:
         """The copies of the version that a mutation made; empty if it made none."""
         return self._copies(

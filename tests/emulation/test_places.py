@@ -12,7 +12,7 @@ import pytest
 from tests.support import ROOT
 from tests.tools.gates import Gate, budget
 from tests.tools.router import share
-from tests.tools.router.guest import Guest, Options
+from tests.tools.router.guest import Guest, Options, overlay
 from tests.tools.router.images import Image
 
 MAKERS = {
@@ -78,10 +78,7 @@ def test_an_overlay_is_a_place_like_the_disk_below_it(
     guest: Guest, mounted: Callable[[str], Path]
 ) -> None:
     """A file's device differs there from its directory's, and nothing is refused for it."""
-    upper = mounted("ext4") / "upper"
-    guest.check(f"mkdir -p {upper} /flash/work")
-    options = f"lowerdir=/modules,upperdir={upper},workdir=/flash/work"
-    guest.check(f"mount -t overlay -o {options} overlay /overlay")
+    guest.check(overlay(str(mounted("ext4")), "/overlay"))
     try:
         answer = found(guest, "overlay", Path("/overlay"))
     finally:

@@ -12,7 +12,7 @@ import pytest
 from tests.support import ROOT
 from tests.tools.gates import Gate, budget
 from tests.tools.router import chips, flash, share
-from tests.tools.router.guest import PYTHON, Guest, Options
+from tests.tools.router.guest import PYTHON, Guest, Options, overlay
 from tests.tools.router.images import Image
 
 KINDS = ("jffs2", "ubifs")
@@ -54,12 +54,9 @@ def mounted(guest: Guest) -> Iterator[Callable[[str, str], None]]:
 
 
 @contextmanager
-def overlay(guest: Guest) -> Iterator[str]:
-    """One on the chip that is mounted, as a router's root is."""
-    upper, work = f"{flash.PLACE}/upper", f"{flash.PLACE}/scratch"
-    guest.check(f"mkdir -p {upper} {work}")
-    options = f"lowerdir=/modules,upperdir={upper},workdir={work}"
-    guest.check(f"mount -t overlay -o {options} overlay /overlay")
+def overlaid(guest: Guest) -> Iterator[str]:
+    """An overlay on the chip that is mounted, as a router's root is."""
+    guest.check(overlay(flash.PLACE, "/overlay"))
     try:
         yield "/overlay"
     finally:
@@ -88,7 +85,7 @@ def test_flash_and_an_overlay_on_it_get_the_write_ahead_log_and_few_bytes(
     """ADR-0024 verification 9 on what routers have: the mode, the log, the exit code, the wear."""
     mounted("roomy", kind)
     gates = [holds(looked(guest, flash.PLACE), kind, kind)]
-    with overlay(guest) as folder:
+    with overlaid(guest) as folder:
         gates.append(holds(looked(guest, folder), f"overlay on {kind}", "overlay"))
     tell("\n".join(map(str, gates)))
     assert all(gate.held for gate in gates)

@@ -15,7 +15,7 @@ from tests.tools.bench_rows import EFFORTS, SMALL, Found
 from tests.tools.measure import UnmeasurableError
 from tests.tools.router import chips, flash, phram, share
 from tests.tools.router import day as days
-from tests.tools.router.guest import PYTHON, Guest, Options
+from tests.tools.router.guest import PYTHON, Guest, Options, overlay
 from tests.tools.router.images import Image
 
 _CHIP_MIB = 64  # the edge reserve and one log fit
@@ -35,11 +35,7 @@ def on_flash(root: str, image: Image, shared: str, folder: str, _say: Say) -> Fo
         guest.load(*flash.MODULES)
         for number, (kind, place) in enumerate(_CHIPS.items()):
             guest.check(f"{PYTHON} -m tests.tools.router.flash mount {kind} {number} {place}")
-            above, over = f"{place}/upper,workdir={place}/scratch", _OVERLAYS[kind]
-            guest.check(
-                f"mkdir -p {place}/upper {place}/scratch {over} && "
-                f"mount -t overlay -o lowerdir=/modules,upperdir={above} overlay {over}"
-            )
+            guest.check(overlay(place, _OVERLAYS[kind]))
         words = (f"/share/{share.ZIPAPP}", "flash", "router", json.dumps({"mounted": mounted}))
         found: Found = guest.python("tests.tools.bench_parts", *words, timeout_s=_WITHIN_S)
     return found

@@ -20,7 +20,7 @@ from tests.tools.bench_rows import EFFORTS, Found
 from tests.tools.measure import UnmeasurableError
 from tests.tools.router import images, share
 from tests.tools.router.alone import ALONE, Say
-from tests.tools.router.guest import Guest, GuestError, Options
+from tests.tools.router.guest import Guest, GuestError, Options, overlay
 from tests.tools.router.images import Image
 from tests.tools.router.machines import MACHINES, Machine
 
@@ -34,16 +34,11 @@ _PART_S = 2_400.0
 _TRIES = 4
 _UNOBTAINABLE = (debian.UnobtainableError, OSError, subprocess.CalledProcessError)
 _LINE = "\n"
-_OVER = "lowerdir=/modules,upperdir=/flash/upper,workdir=/flash/work"
 # Kind: where it is mounted, the disk that gets its bytes, and how it gets there.
 _MOUNTS = {
     "ext4": ("/flash", "vdb", "mount -t ext4 -o noatime /dev/vdb /flash"),
     "f2fs": ("/mnt", "vdc", "mount -t f2fs -o noatime /dev/vdc /mnt"),
-    "overlay": (
-        "/overlay",
-        "vdb",
-        f"mkdir /flash/upper /flash/work && mount -t overlay -o {_OVER} overlay /overlay",
-    ),
+    "overlay": ("/overlay", "vdb", overlay("/flash", "/overlay")),
     "tmpfs": ("/tmp", "", ":"),
 }
 

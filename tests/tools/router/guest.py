@@ -199,6 +199,13 @@ class Guest:
         self.kill()
 
 
+def overlay(below: str, place: str) -> str:
+    """The shell line that puts an overlay to `place`; its upper layer is on what `below` is."""
+    upper, work = f"{below}/upper", f"{below}/scratch"
+    options = f"lowerdir=/modules,upperdir={upper},workdir={work}"
+    return f"mkdir -p {upper} {work} {place} && mount -t overlay -o {options} overlay {place}"
+
+
 PYTHON = "cd /share && PYTHONDONTWRITEBYTECODE=1 python3"
 
 
