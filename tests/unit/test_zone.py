@@ -255,7 +255,7 @@ def test_absurd_counts_cost_nothing() -> None:
         counts = [2**32 - 1 if at == count else 1 for at in range(6)]
         with pytest.raises(Invalid):
             open_zone("A/B", struct.pack(">4sc15x6I", b"TZif", b"2", *counts).ljust(60_000, b"\1"))
-    assert time.process_time() - began < 0.1
+    assert time.process_time() - began < 1  # four thousand million of anything take longer
 
 
 @FUZZ
