@@ -9,12 +9,14 @@ first, tombstone last, so that a crash between finds the log absent and says so 
     below `pressure_bytes`          `pressure_ms` after it
     below `needed_bytes`            at once, page after page, until there is room
 
-Age counts only with a believed clock. A log that cannot be retired is counted and passed over; it
-is tried again when the cursor, which lives in memory only, comes round.
+Age counts only with a believed clock, and what this boot launched is no older than this boot: a
+step from a clock that was months behind ages nothing. A log that cannot be retired is counted and
+passed over; it is tried again when the cursor, which lives in memory only, comes round.
 """
 
 from __future__ import annotations
 
+from qinglong_edge.core import handle as handles
 from qinglong_edge.core.commit import AttemptKey
 from qinglong_edge.core.errors import EdgeError, Refused
 from qinglong_edge.core.fact import log_artifact_id
@@ -75,6 +77,7 @@ class Retention:
         record: Callable[[Tombstone], object],
         clock: ClockPort,
         trusted: Callable[[], bool],
+        boot_id: str,
         retention_ms: int,
         pressure_ms: int,
         pressure_bytes: int,
@@ -91,6 +94,7 @@ class Retention:
         self._record = record
         self._clock = clock
         self._trusted = trusted
+        self._boot_id = boot_id
         self._retention_ms = retention_ms
         self._pressure_ms = pressure_ms
         self._pressure_bytes = pressure_bytes
@@ -117,7 +121,12 @@ class Retention:
         now_ms = self._clock.wall_ms()
         found = self._page(self._after, now_ms - keep_ms + 1)
         due = found[: self._deletions]
-        gone = sum(self._retire(each, now_ms, keep_ms) is not None for each in due)
+        young = self._clock.boot_ms() < keep_ms
+        gone = sum(
+            self._retire(each, now_ms, keep_ms) is not None
+            for each in due
+            if not (young and of_boot(each, self._boot_id))
+        )
         rest = len(due) < len(found) or len(found) == self._page_rows
         self._after = _key(due[-1]) if rest else _FIRST
         return gone
@@ -188,6 +197,12 @@ class Retention:
             self.failed += 1
             return None
         return retired.bytes
+
+
+def of_boot(attempt: Attempt, boot_id: str) -> bool:
+    """True if its process was launched in that boot, as its handle says."""
+    found = None if attempt.handle is None else handles.decode(attempt.handle)
+    return found is not None and found.boot_id == boot_id
 
 
 def _key(attempt: Attempt) -> AttemptKey:

@@ -9,6 +9,7 @@ nothing.
 from __future__ import annotations
 
 from qinglong_edge.core.errors import EdgeError
+from qinglong_edge.execution.retention import of_boot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Sweep:
         loop: LoopPort,
         clock: ClockPort,
         trusted: Callable[[], bool],
+        boot_id: str,
         interval_ms: int,
         keep_runs: int,
         keep_ms: int,
@@ -90,6 +92,7 @@ class Sweep:
         self._loop = loop
         self._clock = clock
         self._trusted = trusted
+        self._boot_id = boot_id
         self._interval_ms = interval_ms
         self._keep_runs = keep_runs
         self._keep_ms = keep_ms
@@ -153,11 +156,15 @@ class Sweep:
             self._definitions_due_ms = now_ms + _DAY_MS
 
     def _prune(self) -> None:
-        """Delete the oldest ended runs beyond the bounds; by age only with a believed clock."""
-        cutoff_ms = self._clock.wall_ms() - self._keep_ms if self._trusted() else 0
-        numbers = self._store.runs.prunable(
-            keep=self._keep_runs, finished_before_ms=cutoff_ms, limit=self._page
-        )
+        """Delete the oldest ended runs beyond the bounds; by age only with a believed clock.
+
+        What this boot launched is no older than this boot, whatever the wall clock read then.
+        """
+        numbers = self._prunable(0)
+        if self._trusted():
+            aged = self._prunable(self._clock.wall_ms() - self._keep_ms)
+            young = self._clock.boot_ms() < self._keep_ms
+            numbers = [n for n in aged if n in numbers or not (young and self._is_of_boot(n))]
         for number in numbers:
             run = self._store.runs.get(number)
             run_id = str(getattr(run, "id", ""))
@@ -166,3 +173,11 @@ class Sweep:
                     self._logs.remove(run_id, attempt.id)
         if numbers:
             self._store.prune(numbers)
+
+    def _prunable(self, finished_before_ms: int) -> list[int]:
+        return self._store.runs.prunable(
+            keep=self._keep_runs, finished_before_ms=finished_before_ms, limit=self._page
+        )
+
+    def _is_of_boot(self, number: int) -> bool:
+        return any(of_boot(each, self._boot_id) for each in self._store.runs.attempts(number))

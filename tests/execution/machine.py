@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from qinglong_edge.core.errors import EdgeError, Unavailable
 from qinglong_edge.core.evidence import ALIVE, GONE, UNKNOWN, Exit, Target, Verdict
+from qinglong_edge.core.handle import Handle
 from qinglong_edge.core.limits import WAKE_CAP_MS
 from qinglong_edge.core.plan import LaunchPlan
 from qinglong_edge.core.receipt import Receipt, ReceiptInvalid
@@ -156,7 +157,13 @@ class Process:
 
     @property
     def handle(self) -> str:
-        return f"handle:{self.boot_id}:{self.pid}:{self.ticks}"
+        return Handle(
+            handle_id=self.plan.attempt_id,
+            boot_id=self.boot_id,
+            pid=self.pid,
+            pgid=self.pid,
+            start_ticks=self.ticks,
+        ).encode()
 
     def receipt(self, code: int, **changes: object) -> Receipt:
         """The true receipt of this attempt, or one that lies about something."""
@@ -291,7 +298,7 @@ class Machine:
     def _of(self, target: Target) -> Process | None:
         process = self.processes.get(target.pid)
         same = process is not None and process.handle == target.handle
-        return process if same and target.handle.split(":")[1] == self.boot_id else None
+        return process if same and process.boot_id == self.boot_id else None
 
 
 class Receipts:

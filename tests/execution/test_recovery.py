@@ -334,6 +334,32 @@ def test_an_untrusted_clock_prunes_nothing_by_age(world: World) -> None:
     assert len(world.runs()) == 3
 
 
+def test_a_step_from_a_clock_that_was_months_behind_ages_no_run_of_this_boot(world: World) -> None:
+    task = world.task()
+    for _ in range(3):
+        world.manual(task)
+        world.end(world.runs()[-1].number)
+    world.coordinator.flush()
+    world.clock.step(90 * 86_400_000)
+    world.sweep.run_once()
+    assert len(world.runs()) == 3
+    world.clock.move(31 * 86_400_000)
+    world.sweep.run_once()
+    assert [run.number for run in world.runs()] == [3]
+
+
+def test_the_number_of_runs_is_bounded_whenever_they_were_made(world: World) -> None:
+    task = world.task()
+    for _ in range(3):
+        world.manual(task)
+        world.end(world.runs()[-1].number)
+    world.coordinator.flush()
+    world.sweep._keep_runs = 2
+    world.clock.step(90 * 86_400_000)
+    world.sweep.run_once()
+    assert [run.number for run in world.runs()] == [2, 3]
+
+
 def test_a_maintenance_that_fails_is_named_and_done_next_time(world: World) -> None:
     world.manual(world.task())
     world.end()

@@ -9,6 +9,7 @@ import pytest
 from qinglong_edge.app import profiles
 from qinglong_edge.core.commit import AttemptKey
 from qinglong_edge.core.errors import Corrupt, EdgeError, Unavailable
+from qinglong_edge.core.handle import Handle
 from qinglong_edge.core.run import QUEUED, RUNNING, SUCCEEDED, Attempt, Run
 from qinglong_edge.core.tombstone import Tombstone
 from qinglong_edge.execution.retention import LOG_PRESSURE, Retention
@@ -20,6 +21,7 @@ PRESSURE_BYTES = 500
 NEEDED_BYTES = 100
 PAGE = 4
 DELETIONS = 2
+BOOT = "4f1c2d3e-0000-4000-8000-000000000001"
 
 
 def identity(kind: int, number: int) -> str:
@@ -41,6 +43,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ms = NOW_MS
+        self.up_ms = 0
         self.asked = 0
 
     def wall_ms(self) -> int:
@@ -48,7 +51,7 @@ class Clock:
         return self.now_ms
 
     def boot_ms(self) -> int:
-        return 0
+        return self.up_ms
 
 
 class House:
@@ -75,6 +78,7 @@ class House:
             record=self.record,
             clock=self.clock,
             trusted=lambda: self.believed,
+            boot_id=BOOT,
             retention_ms=RETENTION_MS,
             pressure_ms=PRESSURE_MS,
             pressure_bytes=PRESSURE_BYTES,
@@ -82,6 +86,11 @@ class House:
             page=PAGE,
             deletions=DELETIONS,
         )
+
+    def launched(self, number: int, boot_id: str) -> None:
+        found = self.attempts[number]
+        handle = Handle(handle_id=found.id, boot_id=boot_id, pid=number, pgid=number, start_ticks=1)
+        self.attempts[number] = found.replace(handle=handle.encode())
 
     def get(self, number: int) -> Run | None:
         return self.runs.get(number)
@@ -232,6 +241,28 @@ def test_without_a_believed_clock_no_log_goes_by_age() -> None:
     retention = house.retention()
     assert (retention.sweep(), house.clock.asked) == (0, 0)
     assert retention.reason == LOG_PRESSURE
+
+
+def test_what_this_boot_launched_is_no_older_than_this_boot() -> None:
+    """A box without a clock of its own: the boot task's log, dated months back until NTP came."""
+    house = House([OLD, 90 * OLD, OLD, MIDDLE, OLD])
+    for number in (2, 5):
+        house.launched(number, BOOT)
+    house.launched(3, BOOT.replace("1", "2"))
+    retention = house.retention()
+    house.clock.up_ms = RETENTION_MS - 1
+    assert [retention.sweep() for _ in range(3)] == [1, 1, 0]
+    assert (house.gone, retention.failed) == ([1, 3], 0)
+    house.clock.up_ms = RETENTION_MS
+    assert retention.sweep() == 2
+    assert house.gone == [1, 3, 2, 5]
+
+
+def test_below_the_reserve_this_boots_logs_go_as_well() -> None:
+    house = House([OLD, OLD], free_bytes=0)
+    for number in (1, 2):
+        house.launched(number, BOOT)
+    assert house.retention().sweep() == 2
 
 
 def test_below_the_reserve_the_clock_does_not_matter() -> None:

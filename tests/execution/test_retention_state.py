@@ -99,6 +99,7 @@ class House:
             record=record,
             clock=Clock(),
             trusted=lambda: True,
+            boot_id="another",
             retention_ms=retention_ms,
             pressure_ms=retention_ms,
             pressure_bytes=0,

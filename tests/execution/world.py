@@ -298,6 +298,7 @@ class World:
             loop=loop,
             clock=self.clock,
             trusted=lambda: self.trust.trusted,
+            boot_id=machine.boot_id,
             interval_ms=300_000,
             keep_runs=2_000,
             keep_ms=2_592_000_000,
