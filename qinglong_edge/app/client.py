@@ -1,25 +1,32 @@
 """Who answers a command: the daemon over its socket, or this process for a moment.
 
-Owns the choice. Both speak the same methods with the same parameters.
+Owns the choice. Both speak the same methods with the same parameters. A command may wait for a run,
+so it waits as long as the daemon lives; one that somebody has stopped (Ctrl-Z) is told as silent.
 """
 
 from __future__ import annotations
 
-from qinglong_edge.app import answer, rpc
+from qinglong_edge.app import answer, rpc, state
 from qinglong_edge.core.canonical import decode
-from qinglong_edge.core.errors import Unavailable
+from qinglong_edge.core.errors import EdgeError, Unavailable
 from qinglong_edge.core.limits import REQUEST_BYTES_MAX
 from qinglong_edge.system import sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from typing import Any, Self
+    from collections.abc import Callable
+    from typing import Any, Self, TypeVar
 
     from qinglong_edge.app.local import LocalOwner
     from qinglong_edge.app.state import Place
 
+    A = TypeVar("A")
+    T = TypeVar("T")
+
 _CONNECT_S = 5.0
+_LOOK_S = 2.0  # after so long without a byte the daemon's process is looked at
+_STOPPED = ("T", "t")
 _ANSWER_BYTES_MAX = 4 * REQUEST_BYTES_MAX
 
 
@@ -32,6 +39,7 @@ class Client:
         self._sock: socket | None = None
         self._buffer = bytearray()
         self._patience_s = patience_s
+        self._state = state.identity(where)
         if self._connect(where):
             return
         if patience_s is not None:
@@ -47,7 +55,7 @@ class Client:
     def _connect(self, where: Place) -> bool:
         try:
             self._sock = sockets.connect(where.socket, _CONNECT_S)
-            self._sock.settimeout(self._patience_s)
+            self._sock.settimeout(_LOOK_S if self._patience_s is None else self._patience_s)
             return True
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return False
@@ -79,7 +87,7 @@ class Client:
         if self._sock is None:
             raise Unavailable("daemon_silent", "The daemon does not answer.")
         try:
-            self._sock.sendall(rpc.call_line(1, method, params))
+            self._send(self._sock, rpc.call_line(1, method, params, state=self._state))
             told = decode(self._line(), bytes_max=_ANSWER_BYTES_MAX)
         except TimeoutError:
             raise Unavailable("daemon_silent", "The daemon does not answer.") from None
@@ -89,6 +97,25 @@ class Client:
             raise Unavailable("daemon_gone", "The daemon's answer is not understood.")
         return answer.result(told)
 
+    def _send(self, sock: socket, line: bytes) -> None:
+        left = memoryview(line)
+        while left:
+            left = left[self._patiently(sock, sock.send, left) :]
+
+    def _patiently(self, sock: socket, step: Callable[[A], T], given: A) -> T:
+        """One step of the talk, for as long as a daemon is at work on the other end."""
+        while True:
+            try:
+                return step(given)
+            except TimeoutError:
+                if self._patience_s is not None:
+                    raise
+                pid = sockets.peer_pid(sock)
+            if _is_stopped(pid):
+                raise Unavailable(
+                    "daemon_silent", "The daemon's process is stopped; SIGCONT wakes it.", pid=pid
+                )
+
     def _line(self) -> bytes:
         while self._sock is not None:
             end = self._buffer.find(b"\n")
@@ -96,7 +123,7 @@ class Client:
                 line = bytes(self._buffer[:end])
                 del self._buffer[: end + 1]
                 return line
-            data = self._sock.recv(65_536)
+            data = self._patiently(self._sock, self._sock.recv, 65_536)
             if not data:
                 break
             self._buffer += data
@@ -114,3 +141,15 @@ class Client:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+
+def _is_stopped(pid: int) -> bool:
+    """True if that process is there and stopped; one of another pid namespace is 0 here."""
+    from qinglong_edge.core.handle import parse_stat
+    from qinglong_edge.system.process import Processes
+
+    text = Processes().stat_text(pid) if pid > 0 else None
+    try:
+        return text is not None and parse_stat(text, pid).state in _STOPPED
+    except EdgeError:
+        return False

@@ -57,6 +57,7 @@ class Daemon:
                 runtime.where.socket,
                 call=lambda *asked: methods.call(runtime, *asked),
                 later=methods.LATER,
+                state=state.identity(runtime.where),
                 on_bug=bug,
             )
             runtime.loop.on_wake = runtime.scheduler.woken

@@ -75,12 +75,15 @@ class Pending:
 class Call:
     """One decoded request."""
 
-    __slots__ = ("id", "method", "params")
+    __slots__ = ("id", "method", "params", "state")
 
-    def __init__(self, call_id: object, method: str, params: dict[str, object]) -> None:
+    def __init__(
+        self, call_id: object, method: str, params: dict[str, object], state: object
+    ) -> None:
         self.id = call_id
         self.method = method
         self.params = params
+        self.state = state
 
 
 def read_call(line: bytes) -> Call:
@@ -94,16 +97,19 @@ def read_call(line: bytes) -> Call:
     call_id = document.get("id")
     if call_id is not None and not isinstance(call_id, (int, str)):
         raise Invalid("request_invalid", "A request's id is not a number or a text.")
-    return Call(call_id, method, params)
+    return Call(call_id, method, params, document.get("state"))
 
 
 def _line(document: dict[str, object]) -> bytes:
     return plain_text(document).encode("utf-8", "replace") + b"\n"
 
 
-def call_line(call_id: int, method: str, params: dict[str, object]) -> bytes:
-    """A request line."""
-    return _line({"jsonrpc": "2.0", "id": call_id, "method": method, "params": params})
+def call_line(
+    call_id: int, method: str, params: dict[str, object], *, state: str | None = None
+) -> bytes:
+    """A request line; `state` names the state that is meant, where that is known."""
+    named = {} if state is None else {"state": state}
+    return _line({"jsonrpc": "2.0", "id": call_id, "method": method, "params": params, **named})
 
 
 def result_line(call_id: object, result: object) -> bytes:

@@ -40,14 +40,19 @@ class Server:
         call: Method,
         on_bug: Callable[[BaseException], None],
         later: frozenset[str] = frozenset(),
+        state: str | None = None,
         clients_max: int = _CLIENTS_MAX,
     ) -> None:
-        """`later`: the methods whose answers wait; Unavailable `no_space`, `socket_unavailable`."""
+        """`later`: the methods whose answers wait; who means another `state` is refused.
+
+        Unavailable `no_space`, `socket_unavailable`.
+        """
         self._loop = loop
         self._path = path
         self._call = call
         self._on_bug = on_bug
         self._methods_later = later
+        self._state = state
         self._clients_max = clients_max
         self._waiting = 0
         self._connections: set[Connection] = set()
@@ -104,6 +109,8 @@ class Server:
         try:
             request = rpc.read_call(line)
             call_id = request.id
+            if self._state is not None and request.state not in (None, self._state):
+                raise _another_state()
             if request.method in self._methods_later and self._waiting >= REQUESTS_WAITING_MAX:
                 raise _busy()
             peer = rpc.Peer(connection.uid, "socket")
@@ -152,6 +159,13 @@ class Server:
             os.unlink(self._path)
         except OSError:
             return
+
+
+def _another_state() -> Refused:
+    return Refused(
+        "state_mismatch",
+        "The scheduler at this control socket keeps another state; --state or --runtime is wrong.",
+    )
 
 
 def _busy() -> Unavailable:

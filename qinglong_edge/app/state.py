@@ -113,6 +113,15 @@ def check_directory(path: str) -> None:
         raise Refused("state_forbidden", "The state directory belongs to another user.")
 
 
+def identity(where: Place) -> str | None:
+    """By which a command and the owner of a control socket know that they mean one state."""
+    try:
+        found = os.stat(where.state)
+    except OSError:
+        return None
+    return f"{found.st_dev}:{found.st_ino}"
+
+
 def find_config(where: Place, files: Files) -> Config | None:
     """The configuration, or None where there is no file; Corrupt `config_corrupt`."""
     data = files.read_private(where.config, _CONFIG_BYTES_MAX)

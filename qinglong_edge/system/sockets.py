@@ -96,8 +96,18 @@ def accept(listener: socket.socket) -> socket.socket:
 
 def peer_uid(sock: socket.socket) -> int:
     """The user on the other end, as the kernel saw it at connect time."""
+    return _peer(sock)[1]
+
+
+def peer_pid(sock: socket.socket) -> int:
+    """The process on the other end; 0 for one of a pid namespace that is not seen from here."""
+    return _peer(sock)[0]
+
+
+def _peer(sock: socket.socket) -> tuple[int, int, int]:
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3I"))
-    return int(struct.unpack("3I", data)[1])
+    pid, uid, gid = struct.unpack("3I", data)
+    return pid, uid, gid
 
 
 class Connection:

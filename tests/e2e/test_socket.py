@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.kit import Kit, alive, gone, pids, request
+from tests.e2e.kit import Kit, alive, fresh, gone, pids, request
 from tests.support import ROOT, until
 
 BIG = 10 * 1_048_576
@@ -122,11 +124,9 @@ def test_an_answer_carries_the_requests_id_and_only_it(served: Kit) -> None:
         b'{"jsonrpc":"2.0","id":"x-1","method":"cron.next","params":'
         b'{"expression":"0 3 * * *","zone":"UTC0","after_ms":0,"count":1}}\n'
     )
-    assert answer == {
-        "jsonrpc": "2.0",
-        "id": "x-1",
-        "result": {"expression": "0 3 * * *", "zone": "UTC0", "next_at_ms": [10_800_000]},
-    }
+    assert (answer.pop("jsonrpc"), answer.pop("id")) == ("2.0", "x-1")
+    assert set(answer) == {"result"}
+    assert answer["result"]["next_at_ms"] == [10_800_000]
 
 
 def test_the_socket_is_its_users_own(served: Kit) -> None:
@@ -254,6 +254,35 @@ def test_a_client_that_goes_away_while_it_waits_changes_nothing(served: Kit) -> 
     assert served.ask("run.show", run="1")["result"]["run"]["status"] == "running"
     assert served_stop(served, 1) == "cancelled"
     gone(task)
+
+
+def test_a_daemon_that_somebody_has_stopped_is_told_and_goes_on_when_it_is_woken(kit: Kit) -> None:
+    """Ctrl-Z over a scheduler in the foreground: no command waits for it for ever."""
+    with kit.daemon() as daemon:
+        os.kill(daemon.pid, signal.SIGSTOP)
+        error = kit.no("status", status=4, code="daemon_silent")
+        assert error["facts"] == {"pid": daemon.pid}
+        values = [word for n in range(4) for word in ("--env", f"V{n}={'x' * 60_000}")]
+        kit.no("task", "add", "large", *values, "--", "true", status=4, code="daemon_silent")
+        os.kill(daemon.pid, signal.SIGCONT)
+        assert kit.ok("status")["owner"] == "daemon"
+
+
+def test_a_command_waits_for_a_daemon_that_only_takes_its_time(kit: Kit) -> None:
+    kit.ok("task", "add", "long", "--shell", "sleep 5")
+    with kit.daemon():
+        assert kit.ok("start", "long", "--wait")["status"] == "succeeded"
+
+
+def test_the_socket_of_another_state_is_not_taken_for_this_ones(kit: Kit, tmp_path: Path) -> None:
+    other = fresh(tmp_path / "other")
+    runtime = str(kit.state / "run")
+    with kit.daemon():
+        before = kit.rows()
+        wrong = ("--runtime", runtime, "task", "add", "t", "--", "true")
+        other.no(*wrong, status=3, code="state_mismatch")
+        assert kit.rows() == before
+        kit.ok("--runtime", runtime, "task", "add", "t", "--", "true")
 
 
 def test_a_command_outlives_no_daemon_that_dies_under_it(kit: Kit) -> None:

@@ -297,8 +297,9 @@ class Machine:
 
     def _of(self, target: Target) -> Process | None:
         process = self.processes.get(target.pid)
-        same = process is not None and process.handle == target.handle
-        return process if same and process.boot_id == self.boot_id else None
+        if process is None or process.boot_id != self.boot_id:
+            return None
+        return process if process.handle == target.handle else None
 
 
 class Receipts:

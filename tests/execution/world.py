@@ -51,6 +51,7 @@ from tests.execution.machine import (
 _LAYOUT = Layout(page_bytes=1024, cache_kib=256, wal_bytes=65_536)
 QUOTA = 65_536
 GRACE_MS = 30_000
+_HISTORY = {"keep_runs": 2_000, "keep_ms": 2_592_000_000, "keep_audit": 2_000}
 NO_SPACE = Unavailable("no_space", "There is no room.")
 
 
@@ -300,10 +301,8 @@ class World:
             trusted=lambda: self.trust.trusted,
             boot_id=machine.boot_id,
             interval_ms=300_000,
-            keep_runs=2_000,
-            keep_ms=2_592_000_000,
-            keep_audit=2_000,
             page=8,
+            **_HISTORY,
         )
 
     # -- owners -----------------------------------------------------------------------------------
