@@ -45,7 +45,11 @@ def machine_zone(environment_tz: str | None) -> str:
 
 
 def cron_next(text: str, *, zone: str, after_ms: int | None, count: int) -> dict[str, Any]:
-    """The next `count` moments after a moment (now, if None) in a zone."""
+    """The next `count` moments after a moment (now, if None) in a zone.
+
+    `shifted_at_ms` are those among them whose own local time the clock skips that day; with
+    `either_day` a day needs to match only one of the two day fields.
+    """
     if not 1 <= count <= CRON_NEXT_COUNT_MAX:
         raise Invalid("count_invalid", "A count is 1 to 1000.", maximum=CRON_NEXT_COUNT_MAX)
     parsed, opened = cron.parse(text), Zones().open(zone)
@@ -54,10 +58,28 @@ def cron_next(text: str, *, zone: str, after_ms: int | None, count: int) -> dict
     for _ in range(count):
         moment_ms = parsed.next_after(moment_ms, opened)
         found.append(moment_ms)
-    return {"expression": parsed.text, "zone": opened.text, "next_at_ms": found}
+    return {
+        "expression": parsed.text,
+        "zone": opened.text,
+        "next_at_ms": found,
+        "shifted_at_ms": [
+            ms for ms in found if not parsed.says((ms + opened.offset_ms_at(ms)) // 1000)
+        ],
+        "either_day": not (parsed.any_day or parsed.any_weekday),
+    }
 
 
-def local_text(ms: int, answer: dict[str, Any]) -> str:
+def local_text(ms: int, zone: str) -> str:
     """A moment as its zone's local time with offset."""
-    offset_s = Zones().open(answer["zone"]).offset_ms_at(ms) // 1000
-    return civil.written(ms // 1000, offset_s)
+    return civil.written(ms // 1000, Zones().open(zone).offset_ms_at(ms) // 1000)
+
+
+def local_lines(answer: dict[str, Any]) -> str:
+    """The moments as their zone's local times with offset, a line each, and what is odd."""
+    lines = []
+    for ms in answer["next_at_ms"]:
+        shifted = "  (the clock skips its own time)" if ms in answer["shifted_at_ms"] else ""
+        lines.append(local_text(ms, answer["zone"]) + shifted)
+    if answer["either_day"]:
+        lines.append("note: day of month OR day of week; one of the two suffices")
+    return "".join(f"{line}\n" for line in lines)

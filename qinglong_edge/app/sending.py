@@ -80,7 +80,7 @@ def message(facts: Sequence[dict[str, Any]], more: int, zone: str) -> notice.Mes
 
 
 def _line(fact: dict[str, Any], zone: str) -> str:
-    when = preview.local_text(fact["at_ms"], {"zone": zone})
+    when = preview.local_text(fact["at_ms"], zone)
     told = f"{when} {fact['task']} {_WORDS[fact['event']]}"
     code = "" if fact["exit_code"] is None else f", exit code {fact['exit_code']}"
     why = f", {fact['error_code']}" if fact["error_code"] else ""

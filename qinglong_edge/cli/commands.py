@@ -356,10 +356,7 @@ def _cron(context: Context) -> int:
         after_ms=_moment_ms(options.after),
         count=options.count,
     )
-    return context.show(
-        answer,
-        lambda: "".join(f"{preview.local_text(ms, answer)}\n" for ms in answer["next_at_ms"]),
-    )
+    return context.show(answer, lambda: preview.local_lines(answer))
 
 
 def _moment_ms(text: str | None) -> int | None:

@@ -125,6 +125,10 @@ class Cron(Record):
             raise Invalid("cron_horizon", "There is no occurrence before the year 10000.")
         return found * 1000
 
+    def says(self, local_s: int) -> bool:
+        """True if a local time, in seconds, is one of the expression's own."""
+        return self._label(local_s) == local_s
+
     def _by_instant(self, second: int, zone: Zone) -> int | None:
         """The first instant from `second` on whose local time matches."""
         while True:

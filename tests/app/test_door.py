@@ -136,7 +136,7 @@ def test_a_moment_is_written_where_times_end_in_2038_too(monkeypatch: pytest.Mon
         patch.setattr(time, "localtime", of_32_bits)
         patch.setattr(time, "gmtime", of_32_bits)
         narrow = [render.moment(ms) for ms in moments]
-        zoned = [preview.local_text(ms, {"zone": "CST-8"}) for ms in moments[1:]]
+        zoned = [preview.local_text(ms, "CST-8") for ms in moments[1:]]
     read_zone()
     known = ["1970-01-01 08:30:00+0830", "2038-01-19 11:44:07+0830"]
     assert shown == [*known, "2038-01-19 11:44:08+0830"]

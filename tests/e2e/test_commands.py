@@ -391,6 +391,8 @@ def test_cron_next_answers_iso_and_milliseconds_without_a_state(bare: Kit) -> No
         "expression": "30 2 * * *",
         "zone": "CST-8",
         "next_at_ms": [1_767_292_200_000, 1_767_378_600_000],
+        "shifted_at_ms": [],
+        "either_day": False,
     }
     same = bare.ok(
         *("cron", "next", "30 2 * * *", "--zone", "CST-8", "--count", "2"),
@@ -400,6 +402,34 @@ def test_cron_next_answers_iso_and_milliseconds_without_a_state(bare: Kit) -> No
     text = bare.run("cron", "next", "30 2 * * *", "--zone", "CST-8", "--after", "1767225600000")
     assert text.out.splitlines()[0] == "2026-01-02 02:30:00+0800"
     assert not bare.state.exists()
+
+
+def test_cron_next_tells_of_a_time_that_the_clock_skips(bare: Kit) -> None:
+    asked = (
+        *("cron", "next", "30 2 * * *", "--zone", "CET-1CEST,M3.5.0,M10.5.0/3"),
+        *("--after", "2026-03-28T12:00:00Z", "--count", "2"),
+    )
+    skipped_ms = 1_774_747_800_000
+    told = bare.ok(*asked)
+    assert told["next_at_ms"] == [skipped_ms, skipped_ms + 82_800_000]
+    assert told["shifted_at_ms"] == [skipped_ms]
+    assert bare.run(*asked).out.splitlines() == [
+        "2026-03-29 03:30:00+0200  (the clock skips its own time)",
+        "2026-03-30 02:30:00+0200",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("expression", "either"),
+    [("0 12 1-7 * Mon", True), ("0 12 1-7 * *", False), ("0 12 ? * Mon", False)],
+)
+def test_cron_next_tells_that_one_of_two_day_fields_suffices(
+    bare: Kit, expression: str, either: bool
+) -> None:
+    assert bare.ok("cron", "next", expression, "--zone", "UTC")["either_day"] is either
+    told = bare.run("cron", "next", expression, "--zone", "UTC").out.splitlines()
+    assert len(told) == 5 + either
+    assert told[-1].startswith("note: day of month OR day of week") is either
 
 
 def test_selftest_runs_the_products_own_vectors(bare: Kit) -> None:
