@@ -11,6 +11,7 @@ import os
 
 from qinglong_edge.core.canonical import decode
 from qinglong_edge.core.record import Record
+from qinglong_edge.system import interpreter
 from qinglong_edge.system.memory import give_back
 
 TYPE_CHECKING = False
@@ -40,6 +41,11 @@ def archive() -> str | None:
     """The zipapp's own file, by way of its descriptor where there is one; None in a checkout."""
     above = os.path.dirname(_PACKAGE)
     return None if os.path.isdir(_PACKAGE) else above
+
+
+def settle() -> None:
+    """For a process that stays, before it loads: forget what only its start needed."""
+    interpreter.forget_starter()
 
 
 def release() -> None:

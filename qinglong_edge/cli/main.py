@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     as_json = "--json" in given[: given.index("--") if "--" in given else None]
     try:
-        return _main([_utf8(word) for word in given])
+        return _main([_utf8(word) for word in given], anew=argv is None)
     except EdgeError as error:
         return output.fail(error, as_json=as_json)
     except KeyboardInterrupt:
@@ -62,10 +62,10 @@ def _utf8(word: str) -> str:
     return word
 
 
-def _main(arguments: list[str]) -> int:
+def _main(arguments: list[str], *, anew: bool) -> int:
     daemon = _daemon_options(arguments)
     if daemon is not None:
-        return _run_daemon(daemon)
+        return _run_daemon(daemon, anew=anew)
     from qinglong_edge.cli import commands
 
     return commands.run(arguments, settled=settled, environment_tz=environment_tz())
@@ -130,10 +130,14 @@ def _wrong_run() -> dict[str, str] | None:
     raise Invalid("usage", f"Unknown or incomplete option; {_RUN_USAGE}")
 
 
-def _run_daemon(options: dict[str, str]) -> int:
+def _run_daemon(options: dict[str, str], *, anew: bool) -> int:
     gc.disable()  # what is imported stays; looking for garbage in it is a twentieth of a start
     try:
-        from qinglong_edge.app import daemon, program, state
+        from qinglong_edge.app import program
+
+        if anew:
+            program.settle()
+        from qinglong_edge.app import daemon, state
     finally:
         gc.enable()
 

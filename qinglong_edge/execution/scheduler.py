@@ -19,7 +19,7 @@ hours cursors stay (no label runs twice); after a larger one they are computed a
 
 from __future__ import annotations
 
-import heapq
+import _heapq as heapq  # without the same once more in Python
 
 from qinglong_edge.core import cron
 from qinglong_edge.core.commit import Commit, CursorMove

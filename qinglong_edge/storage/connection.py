@@ -17,12 +17,15 @@ Owns opening, the journal mode, transactions and the close fence. Promises:
 
 from __future__ import annotations
 
-import _sqlite3 as sqlite3  # without `datetime`, which nothing here needs
 import os
 
 from qinglong_edge.core import ids
 from qinglong_edge.core.errors import Corrupt, Invalid, Refused, Unavailable
 from qinglong_edge.core.record import Record
+from qinglong_edge.system.interpreter import LentCache
+
+with LentCache():
+    import _sqlite3 as sqlite3  # without `datetime`, which nothing here needs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

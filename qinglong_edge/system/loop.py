@@ -11,7 +11,7 @@ A callback that raises ends the loop: callers isolate what may fail.
 
 from __future__ import annotations
 
-import heapq
+import _heapq as heapq  # without the same once more in Python
 import os
 import select
 import time

@@ -13,8 +13,8 @@ from tests.tools import bench_idle, measure
 GOLDEN = os.path.join(ROOT, "tests", "build", "golden_modules.txt")
 NEVER = frozenset(
     {
-        *("argparse", "asyncio", "base64", "cryptography", "ctypes", "dataclasses", "enum"),
-        "datetime",
+        *("argparse", "asyncio", "base64", "collections", "contextlib", "cryptography", "ctypes"),
+        *("dataclasses", "datetime", "enum", "functools"),
         *("hashlib", "_hashlib", "http", "inspect", "json", "logging", "pathlib", "re", "shutil"),
         *("ssl", "subprocess", "tempfile", "threading", "tomllib", "traceback", "typing", "uuid"),
         *("zipfile", "zoneinfo"),

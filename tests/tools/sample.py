@@ -22,6 +22,7 @@ _REAL = (
     "qinglong_edge/core/profile.py",
     "qinglong_edge/core/record.py",
     "qinglong_edge/system/__init__.py",
+    "qinglong_edge/system/interpreter.py",
     "qinglong_edge/system/memory.py",
     "profiles/edge.toml",
     "profiles/standalone.toml",

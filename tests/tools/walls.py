@@ -41,14 +41,15 @@ REFUSED = (
 )
 # room, or module that the daemon never loads -> what it may import when it is loaded
 STDLIB: dict[str, frozenset[str]] = {
-    "core": frozenset({"_operator", "binascii", "heapq", "struct"}),
+    "core": frozenset({"_operator", "binascii", "struct"}),
     **dict.fromkeys(("core.crontab", "core.crontab_schedule", "core.dotenv"), frozenset({"re"})),
     "system": frozenset(
         {
-            *("binascii", "errno", "fcntl", "heapq", "os", "pwd", "resource", "select"),
+            *("binascii", "errno", "_heapq", "fcntl", "os", "pwd", "resource", "select"),
             *("_signal", "_socket", "signal", "stat", "struct", "sys", "time"),
         }
     ),
+    "system.interpreter": frozenset({"gc", "sys"}),
     "storage": frozenset({"_sqlite3", "errno", "os"}),
     "process": frozenset({"_signal", "errno", "os", "signal", "stat", "struct"}),
     "artifact": frozenset({"_thread", "errno", "os", "stat"}),  # one writer, many callers
@@ -66,7 +67,7 @@ STDLIB: dict[str, frozenset[str]] = {
     "app.worker_credentials": frozenset({"re"}),
     "cli.worker": frozenset({"json"}),
     "secret": frozenset({"binascii", "errno", "os", "stat"}),
-    "execution": frozenset({"heapq"}),
+    "execution": frozenset({"_heapq"}),
     "worker": frozenset(),
     "worker.transport": frozenset({"io"}),  # every interpreter has it
     "app": frozenset({"_signal", "binascii", "errno", "os", "signal", "stat", "sys", "time"}),
@@ -82,6 +83,7 @@ STDLIB: dict[str, frozenset[str]] = {
 LATE: dict[str, dict[str, str]] = {
     "core.canonical": {"json": "only where its C half is missing"},
     "system.post": dict.fromkeys(("socket", "ssl"), "only a child that sends a message"),
+    "system.interpreter": {"_functools": "built in; not every interpreter has it"},
     "system.dial": {"socket": "only a child that sends a message, and the worker"},
     "system": dict.fromkeys(
         ("cryptography", "site"), "only the launch child and one-shot commands open secrets"
