@@ -95,7 +95,7 @@ def restore(where: Place, file: str, *, keyring_file: str | None) -> dict[str, A
     keyring = None if keyring_file is None else _given_keyring(keyring_file)
     _read(file, 1)
     try:
-        if making.begin(where, files) is not None:
+        if making.begin(where, files, *_keys(where)) is not None:
             raise Refused("state_exists", "There is a state already; a backup makes a fresh one.")
         lock = state.lock(where, files)
         try:
@@ -106,6 +106,12 @@ def restore(where: Place, file: str, *, keyring_file: str | None) -> dict[str, A
         raise state.place_error(error) from None
 
 
+def _keys(where: Place) -> tuple[str, str]:
+    """What a restore that was cut short may have left besides."""
+    name = os.path.basename(where.keyring)
+    return name, f"{name}.new"
+
+
 def _restore(where: Place, file: str, keyring: Keyring | None, files: Files) -> dict[str, Any]:
     target = os.path.join(where.state, store.NAME)
     copy = f"{target}.restore"
@@ -113,8 +119,7 @@ def _restore(where: Place, file: str, keyring: Keyring | None, files: Files) -> 
         files.remove(target)  # of a restore that the power cut short
     elif files.exists(target):
         raise Refused("state_not_empty", "The directory holds a database already.")
-    keys = os.path.basename(where.keyring)
-    making.furnish(where, files, keys, f"{keys}.new")
+    making.furnish(where, files, *_keys(where))
     files.remove(copy)
     digest, size = _copy(file, copy)
     try:

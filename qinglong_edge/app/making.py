@@ -56,10 +56,20 @@ def initialise(where: Place, profile_name: str, *, at_ms: int, files: Files | No
     return True
 
 
-def begin(where: Place, files: Files) -> Config | None:
-    """Make the state directory if it is missing; the configuration of a state that is there."""
-    _make_directory(where.state, files)
-    return state.find_config(where, files)
+def begin(where: Place, files: Files, *kept: str) -> Config | None:
+    """Make the state directory if it is missing; the configuration of a state that is there.
+
+    One that holds more than the files `kept` is somebody's own, and stays as it is: Refused.
+    """
+    os.makedirs(os.path.dirname(where.state), exist_ok=True)
+    found = None
+    if os.path.lexists(where.state):
+        state.check_directory(where.state)
+        found = state.find_config(where, files)
+        if found is None:
+            _check_empty(where, kept)
+    _make_private(where.state, files)
+    return found
 
 
 def furnish(where: Place, files: Files, *kept: str) -> None:
@@ -70,10 +80,7 @@ def furnish(where: Place, files: Files, *kept: str) -> None:
         files.make_private_directory(path)
 
 
-def _make_directory(path: str, files: Files) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    if os.path.lexists(path):
-        state.check_directory(path)
+def _make_private(path: str, files: Files) -> None:
     try:
         files.make_private_directory(path)
     except Corrupt:  # as on vfat, which keeps no modes: say first what no setting can mend

@@ -27,6 +27,7 @@ from qinglong_edge.system.files import VOLATILE, Files, storage_error
 CONFIG = "config.json"
 _CONFIG_BYTES_MAX = 65_536
 DEFAULT_STATE = "/srv/qinglong-edge"
+_RUNTIME = frozenset({"control.sock", "wrapper.sh", "wrapper.sh.new", "ntp.stamp"})
 _STAMPS = ("/run/systemd/timesync/synchronized",)
 
 
@@ -156,8 +157,9 @@ def read_config(where: Place, files: Files) -> Config:
     """
     try:
         check_directory(where.state)
-        files.check_private_directory(where.state)
         found = find_config(where, files)
+        if found is not None:  # else it is somebody's own, and stays as it is
+            files.check_private_directory(where.state)
     except FileNotFoundError:
         raise Refused(
             "state_missing", "There is no state directory here; `init` makes one."
@@ -188,7 +190,7 @@ def prepare_runtime(where: Place, files: Files) -> None:
     """Make the runtime directory, which may be on a tmpfs and gone after every boot."""
     try:
         os.makedirs(os.path.dirname(where.runtime), exist_ok=True)
-        files.make_private_directory(where.runtime)
+        files.make_private_directory(where.runtime, _RUNTIME.__contains__)
     except OSError as error:
         raise place_error(error) from None
 

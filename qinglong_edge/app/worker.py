@@ -25,6 +25,7 @@ from qinglong_edge.process.identity import Inspector
 from qinglong_edge.process.launcher import TOOLS_PATH, Launcher, Tools
 from qinglong_edge.process.receipts import ReceiptStore
 from qinglong_edge.storage.connection import Layout
+from qinglong_edge.storage.inbox import NAME as STORE
 from qinglong_edge.storage.inbox import Inbox
 from qinglong_edge.system.child import Spawner
 from qinglong_edge.system.clock import Clock
@@ -51,6 +52,14 @@ if TYPE_CHECKING:
 
     from qinglong_edge.app.worker_config import WorkerConfig
     from qinglong_edge.core.inbox import Entry
+
+
+_OURS = frozenset(
+    {
+        *("owner.lock", "receipts", "logs", "run", "lost+found"),
+        *("worker.sock", "wrapper.sh", "wrapper.sh.new"),
+    }
+)
 
 
 class Parts:
@@ -290,11 +299,16 @@ def _prepare(config: WorkerConfig, files: Files) -> None:
     worker_config.check_apart(config)
     try:
         os.makedirs(os.path.dirname(config.runtime), mode=0o700, exist_ok=True)
-        for path in (config.state, config.runtime, config.receipts):
+        for path in (config.state, config.runtime):
             os.makedirs(path, mode=0o700, exist_ok=True)
-            files.make_private_directory(path)
+            files.make_private_directory(path, _is_ours)
+        files.make_private_directory(config.receipts)
     except OSError as error:
         raise storage_error(error, "state directory") from None
+
+
+def _is_ours(name: str) -> bool:
+    return name in _OURS or name.startswith(STORE)
 
 
 def _lock(config: WorkerConfig, files: Files) -> int:

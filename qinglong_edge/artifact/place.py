@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from qinglong_edge.core.fact import Fact
     from qinglong_edge.system.files import Files
 
+_SHARD_DIGITS = 2
+
 
 class LogPaths:
     """Every path of one log."""
@@ -50,7 +52,7 @@ class Guard:
 
     def check_root(self) -> None:
         """Refuse an unsafe root, or another than before; a missing one is an OSError."""
-        found = [self._files.check_private_directory(self._paths.root)]
+        found = [self._files.check_private_directory(self._paths.root, _is_shard)]
         if self._found not in ([], found):
             raise Corrupt("directory_unsafe", "A log's directory was replaced while it was used.")
         self._found = found
@@ -77,6 +79,10 @@ class Guard:
             self._files.check_private_directory(path, repair=False)
             for path in (self._paths.root, self._paths.shard)
         ]
+
+
+def _is_shard(name: str) -> bool:
+    return len(name) == _SHARD_DIGITS or name == "lost+found"
 
 
 def read_fact(files: Files, paths: LogPaths, run_id: str, attempt_id: str) -> Fact | None:

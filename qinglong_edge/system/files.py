@@ -6,7 +6,8 @@ Owns the checked opens and the durable changes that the runtime's own files go t
   returns only when its name is there too: temporary, fsync, hard link, fsync of the directory.
 * `replace` swaps a small file whole: after a cut there is the old one or the new one.
 * Opens refuse symbolic links; a directory of ours is a real one, of our own uid, mode 0700.
-* Nothing here lists a directory.
+* What is open to others is closed to them only where all that it holds is ours.
+* Nothing here lists a directory, but for that.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ import stat
 
 from qinglong_edge.core.errors import Corrupt, Unavailable
 from qinglong_edge.core.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Names = Callable[[str], bool]
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 VOLATILE = frozenset({"tmpfs", "ramfs"})  # gone with a reboot
@@ -45,7 +52,7 @@ def storage_error(error: OSError, what: str) -> Unavailable:
 class Files:
     """The file effects of the machine; tests replace or count its methods."""
 
-    def make_private_directory(self, path: str) -> tuple[int, int]:
+    def make_private_directory(self, path: str, ours: Names | None = None) -> tuple[int, int]:
         """Make a directory 0700 if it is missing, and check it in any case; device and inode."""
         try:
             os.mkdir(path, 0o700)
@@ -54,12 +61,16 @@ class Files:
         else:
             os.chmod(path, 0o700)  # whatever the umask said
             self.sync_directory(os.path.dirname(path))
-        return self.check_private_directory(path)
+        return self.check_private_directory(path, ours)
 
-    def check_private_directory(self, path: str, *, repair: bool = True) -> tuple[int, int]:
+    def check_private_directory(
+        self, path: str, ours: Names | None = None, *, repair: bool = True
+    ) -> tuple[int, int]:
         """Refuse anything but a real directory of our own uid that only we can enter.
 
-        Another mode than 0700 is set to it, or refused without `repair`. Device and inode.
+        Another mode than 0700 is set to it, or refused without `repair`. With `ours` it is refused
+        as well (Corrupt `directory_shared`) where it holds any other name: /tmp, a disk's root, or
+        /run closed to all others would be the end of what they do there. Device and inode.
         """
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode):
@@ -69,6 +80,11 @@ class Files:
         identity = found.st_dev, found.st_ino
         if found.st_mode & 0o777 != 0o700:
             if repair:
+                if ours is not None and not all(map(ours, os.listdir(path))):
+                    raise Corrupt(
+                        "directory_shared",
+                        "A directory that others may enter holds what is not ours; name another.",
+                    )
                 os.chmod(path, 0o700)
             if not repair or self.check_private_directory(path, repair=False) != identity:
                 raise Corrupt("directory_unsafe", "A private directory is open to others.")

@@ -235,6 +235,14 @@ def test_a_log_that_others_could_read_is_closed_to_them(place: Place) -> None:
     assert mode(place.log) == 0o600
 
 
+def test_a_root_that_others_use_is_refused_as_it_is(place: Place) -> None:
+    (place.root / "photo").touch()
+    place.root.chmod(0o1777)
+    error = refusal(place)
+    assert (type(error), error.code) == (Corrupt, "directory_shared")
+    assert place.root.stat().st_mode & 0o7777 == 0o1777
+
+
 @pytest.mark.parametrize("which", ["root", "shard"])
 def test_a_directory_that_changes_while_a_log_is_opened_is_refused(
     place: Place, which: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -164,6 +165,54 @@ def test_a_directory_with_something_else_in_it_is_not_taken(bare: Kit) -> None:
         ("cluster-node", 3, "profile_cluster"),
     ):
         bare.no("init", "--profile", profile, status=status, code=code)
+
+
+def test_a_directory_that_others_use_is_never_closed_to_them(bare: Kit) -> None:
+    """As /tmp, /var/run or the root of a disk: shut, it would be the end of what they do there."""
+    bare.state.mkdir()
+    (bare.state / "photo").touch()
+    bare.state.chmod(0o1777)
+    backup = str(bare.file("backup"))
+    for words in (
+        *(("status",), ("run",), ("doctor",), ("init",), ("audit",), ("keyring", "rotate")),
+        *(("backup", backup), ("restore", backup), ("task", "add", "t", "--", "true")),
+    ):
+        assert bare.run(*words).status != 0
+        assert bare.state.stat().st_mode & 0o7777 == 0o1777
+        assert [path.name for path in bare.state.iterdir()] == ["photo"]
+
+
+def test_a_runtime_directory_that_others_use_is_refused_and_an_own_one_closed(kit: Kit) -> None:
+    for name, status in (("photo", 5), ("ntp.stamp", 0)):
+        runtime = kit.file(f"runtime of {name}")
+        runtime.mkdir()
+        (runtime / name).touch()
+        runtime.chmod(0o755)
+        if status:
+            told = kit.run("--runtime", str(runtime), "run")
+            assert (told.status, "directory_shared" in told.err) == (status, True)
+            assert [path.name for path in runtime.iterdir()] == [name]
+        else:
+            with kit.daemon("--runtime", str(runtime)) as daemon:
+                assert daemon.stop() == 0
+        assert runtime.stat().st_mode & 0o7777 == (0o755 if status else 0o700)
+
+
+def test_a_log_directory_that_others_use_is_refused(kit: Kit) -> None:
+    logs = kit.file("disk")
+    logs.mkdir()
+    (logs / "photo").touch()
+    logs.chmod(0o755)
+    config = json.loads((kit.state / "config.json").read_bytes()) | {"logs": str(logs)}
+    (kit.state / "config.json").write_text(json.dumps(config))
+    kit.ok("task", "add", "t", "--", "true")
+    kit("start", "t", "--wait")
+    assert logs.stat().st_mode & 0o7777 == 0o755
+    assert kit.ok("runs")["runs"][0]["error_code"] == "directory_shared"
+    (logs / "photo").unlink()
+    (logs / "lost+found").mkdir()
+    assert kit.ok("start", "t", "--wait")["status"] == "succeeded"
+    assert logs.stat().st_mode & 0o7777 == 0o700
 
 
 def test_a_link_to_a_disk_is_followed(bare: Kit) -> None:

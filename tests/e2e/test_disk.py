@@ -233,10 +233,12 @@ class Failing(Files):
         if self.number is not None:
             raise OSError(self.number, os.strerror(self.number))
 
-    def make_private_directory(self, path: str) -> tuple[int, int]:
+    def make_private_directory(
+        self, path: str, ours: Callable[[str], bool] | None = None
+    ) -> tuple[int, int]:
         if not os.path.isdir(path):
             self._refuse()
-        return super().make_private_directory(path)
+        return super().make_private_directory(path, ours)
 
     def publish(self, temporary: str, target: str, data: bytes) -> bool:
         self._refuse()

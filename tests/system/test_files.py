@@ -101,6 +101,25 @@ def test_a_directory_that_others_may_enter_is_closed_to_them(tmp_path: Path, fil
     assert mode(path) == 0o700
 
 
+def test_a_directory_is_closed_to_others_only_where_all_in_it_is_ours(
+    tmp_path: Path, files: Files
+) -> None:
+    path, ours = tmp_path / "d", {"a", "b"}
+    path.mkdir()
+    for name, closed in (("a", True), ("b", True), ("c", False)):
+        (path / name).touch()
+        path.chmod(0o1777)
+        if closed:
+            files.make_private_directory(str(path), ours.__contains__)
+        else:
+            with pytest.raises(Corrupt) as error:
+                files.make_private_directory(str(path), ours.__contains__)
+            assert error.value.code == "directory_shared"
+        assert (mode(path) == 0o700) is closed
+    path.chmod(0o700)
+    files.make_private_directory(str(path), ours.__contains__)  # nothing is to be closed
+
+
 @pytest.mark.parametrize("kind", [link_to_file, os.mkfifo, Path.touch, listener])
 def test_what_is_no_directory_is_never_taken_for_one(
     tmp_path: Path, files: Files, kind: Callable[[Path], object]

@@ -116,6 +116,22 @@ def test_a_worker_that_is_not_enabled_opens_nothing(home: WorkerHome) -> None:
     assert not os.path.exists(home.state)
 
 
+@pytest.mark.parametrize("root", ["state", "runtime"])
+def test_a_directory_that_others_use_is_refused_as_it_is(
+    home: WorkerHome, tmp_path: Path, root: str
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "photo").touch()
+    shared.chmod(0o1777)
+    home.configure(**{root: str(shared)})
+    done = home.command("run")
+    assert done.returncode == 5
+    assert "directory_shared" in done.stderr
+    assert shared.stat().st_mode & 0o7777 == 0o1777
+    assert [path.name for path in shared.iterdir()] == ["photo"]
+
+
 def test_nested_directories_are_refused_before_they_are_made(home: WorkerHome) -> None:
     home.configure(logs=os.path.join(home.state, "receipts", "logs"))
     done = home.command("run")
