@@ -37,7 +37,7 @@ _FIRST = "__main__.py"
 _SHEBANG = b"#!/usr/bin/python3 -IS\n"
 _DATE = 0x21  # 1980-01-01, the oldest that a zip can say
 _BLOCK = 100_000
-_STORED = 0
+_STORED, _DEFLATED = 0, 8
 _UNIX, _VERSION = 3, 20
 _MODE = 0o100644 << 16
 
@@ -149,15 +149,21 @@ def _stream(pieces: list[tuple[str, bytes]]) -> bytes:
 
 
 def _zip(entries: dict[str, bytes]) -> bytes:
-    """Shebang and zip of stored members; offsets count from the start of the file."""
+    """Shebang and zip as the build makes it; offsets count from the start of the file."""
     import struct
+    import zlib
 
     body, central = bytearray(_SHEBANG), bytearray()
     for name in sorted(entries):
         content, file = entries[name], name.encode()
         crc, size, offset = binascii.crc32(content), len(content), len(body)
+        way = _STORED
+        if name == _FIRST:
+            way, packer = _DEFLATED, zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+            content = packer.compress(content) + packer.flush()
         common = struct.pack(
-            "<5H3L2H", _VERSION, 0, _STORED, 0, _DATE, crc, size, size, len(file), 0
+            *("<5H3L2H", _VERSION, 0, way, 0, _DATE),
+            *(crc, len(content), size, len(file), 0),
         )
         body += b"PK\3\4" + common + file + content
         head = struct.pack("<BB", _VERSION, _UNIX) + common

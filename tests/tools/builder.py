@@ -342,7 +342,8 @@ def _shares(alone: dict[str, int], size: int) -> dict[str, int]:
 def _archive(entries: dict[str, bytes]) -> bytes:
     """Shebang and zip; offsets count from the start of the file, as zip readers expect.
 
-    What is large is packed already; a deflated member would put zlib into the daemon's memory.
+    What is large is packed already. The first lines' source is deflated, which their own Python
+    never reads; more would put zlib into the daemon's memory.
     """
     stream = io.BytesIO()
     stream.write(SHEBANG)
@@ -351,7 +352,9 @@ def _archive(entries: dict[str, bytes]) -> bytes:
             info = zipfile.ZipInfo(name, _FIXED_TIME)
             info.create_system = 3  # Unix, whatever the builder runs on
             info.external_attr = (stat.S_IFREG | 0o644) << 16
-            archive.writestr(info, entries[name])
+            archive.writestr(
+                info, entries[name], zipfile.ZIP_DEFLATED if name == FIRST else None, 9
+            )
     return stream.getvalue()
 
 

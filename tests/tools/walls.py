@@ -96,7 +96,7 @@ LATE: dict[str, dict[str, str]] = {
     ),
     "app.doctor": {"_ssl": "only `doctor`, a one-shot command"},
     "app.installed": dict.fromkeys(
-        ("_bz2", "_frozen_importlib_external", "_imp", "marshal", "struct", "zipimport"),
+        ("_bz2", "_frozen_importlib_external", "_imp", "marshal", "struct", "zipimport", "zlib"),
         "only `install`, a one-shot command",
     ),
     "cli": dict.fromkeys(("datetime", "termios"), "only one-shot commands"),
