@@ -130,23 +130,23 @@ def find_config(where: Place, files: Files) -> Config | None:
 
 
 def parse_config(data: bytes) -> Config:
-    """The configuration of a file's bytes; Corrupt `config_corrupt`."""
+    """The configuration of a file's bytes; Corrupt `config_corrupt`, which says what is wrong."""
     try:
         document = decode(data, bytes_max=_CONFIG_BYTES_MAX)
         if not isinstance(document, dict):
-            raise Invalid("config_invalid", "The configuration is not an object.")
+            raise Invalid("config_invalid", "The document is not an object.")
         profile, enabled, logs = (document.get(key) for key in ("profile", "enabled", "logs"))
         limits = document.get("limits", {})
-        known = {"version", "profile", "enabled", "logs", "limits"}
-        if not isinstance(profile, str) or type(enabled) is not bool or set(document) - known:
-            raise Invalid("config_invalid", "The configuration has an unknown or wrong entry.")
+        if not isinstance(profile, str) or type(enabled) is not bool or type(limits) is not dict:
+            raise Invalid("config_invalid", "profile, enabled or limits is not there or is wrong.")
+        unknown = set(document) - {"version", "profile", "enabled", "logs", "limits"}
+        for name in unknown | (set(limits) - (set(Profile._fields) - {"name"})):
+            raise Invalid("config_invalid", "There is no such entry.", field=ascii(name)[:80])
         if logs is not None and not (isinstance(logs, str) and logs.startswith("/")):
-            raise Invalid("config_invalid", "The log directory is not an absolute path.")
-        if not isinstance(limits, dict) or not set(limits) <= set(Profile._fields) - {"name"}:
-            raise Invalid("config_invalid", "The limits name a number that no profile has.")
+            raise Invalid("config_invalid", "logs is not an absolute path.")
         profiles.load(profile).replace(**limits)
-    except EdgeError:
-        raise Corrupt("config_corrupt", "config.json is damaged or has unknown entries.") from None
+    except EdgeError as error:  # a person writes this file
+        raise Corrupt("config_corrupt", f"config.json: {error.message}", **error.facts) from None
     return Config(profile=profile, enabled=enabled, logs=logs, limits=limits)
 
 
@@ -162,12 +162,16 @@ def read_config(where: Place, files: Files) -> Config:
             files.check_private_directory(where.state)
     except FileNotFoundError:
         raise Refused(
-            "state_missing", "There is no state directory here; `init` makes one."
+            "state_missing", "There is no state directory; `init` makes one.", state=where.state
         ) from None
     except OSError as error:
         raise place_error(error) from None
     if found is None:
-        raise Refused("state_missing", "There is no state in this directory; `init` makes one.")
+        raise Refused(
+            "state_missing",
+            "There is no state in this directory; `init` makes one.",
+            state=where.state,
+        )
     return found
 
 

@@ -138,6 +138,7 @@ def test_a_missing_state_is_named_and_never_made(bare: Kit) -> None:
         bare.no(*words, status=3, code="state_missing")
     told = bare.run("run")
     assert (told.status, told.out) == (3, "")
+    assert f"(state={bare.state})" in told.err
     assert not bare.state.exists()
     bare.state.mkdir()
     bare.no("runs", status=3, code="state_missing")
@@ -337,22 +338,36 @@ def test_a_missing_database_is_never_made_anew(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "said"),
     [
-        "",
-        "{",
-        "[]",
-        '{"profile": "edge"}',
-        '{"profile": "edge", "enabled": 1}',
-        '{"profile": "edge", "enabled": true, "logs": "here"}',
-        '{"profile": "edge", "enabled": true, "other": 1}',
-        "[" * 100_000,
+        ("", "The document is not JSON."),
+        ("{", "The document is not JSON."),
+        ("[]", "The document is not an object."),
+        ('{"profile": "edge"}', "profile, enabled or limits is not there or is wrong."),
+        ('{"profile": "edge", "enabled": 1}', "profile, enabled or limits is not there or is"),
+        ('{"profile": "edge", "enabled": true, "limits": []}', "profile, enabled or limits is"),
+        ('{"profile": "edge", "enabled": true, "logs": "here"}', "logs is not an absolute path."),
+        (
+            '{"profile": "edge", "enabled": true, "oth\\u001b": 1}',
+            "is no such entry. (field='oth\\x",
+        ),
+        ('{"profile": "edge", "enabled": true, "limits": {"x": 1}}', "no such entry. (field='x')"),
+        (
+            '{"profile": "edge", "enabled": true, "limits": {"cache_kib": "1"}}',
+            "A profile number is not a whole number. (field=cache_kib)",
+        ),
+        ("[" * 100_000, "config.json: "),
     ],
 )
-def test_a_damaged_configuration_is_named(kit: Kit, text: str) -> None:
+def test_a_configuration_that_is_wrong_says_what_is_wrong_with_it(
+    kit: Kit, text: str, said: str
+) -> None:
     (kit.state / "config.json").write_text(text)
     kit.no("runs", status=5, code="config_corrupt")
-    assert kit.run("run").status == 5
+    told = kit.run("run")
+    assert told.status == 5
+    assert "config_corrupt: config.json: " in told.err
+    assert said in told.err
 
 
 def test_a_database_of_another_profile_is_refused(kit: Kit) -> None:
