@@ -6,7 +6,6 @@ changes nothing but a probe file of its own in a state directory that is there.
 
 from __future__ import annotations
 
-import binascii
 import os
 import stat
 import sys
@@ -21,9 +20,10 @@ from qinglong_edge.app.troubles import (
     OTHER_PLACE,
     SET_CLOCK,
 )
+from qinglong_edge.core import crontab
 from qinglong_edge.core.errors import EdgeError, Unavailable, module_missing
 from qinglong_edge.core.limits import CLOCK_FLOOR_MS, IMPORT_BYTES_MAX, LOG_QUOTA_BYTES_MIN
-from qinglong_edge.system import aead, memory, zonefile
+from qinglong_edge.system import aead, memory, users, zonefile
 from qinglong_edge.system.files import VOLATILE, Files
 from qinglong_edge.system.process import Processes
 
@@ -93,8 +93,10 @@ def _ask(where: Place) -> dict[str, Any]:
             told: dict[str, Any] = client.call("status", {})
             told["usage"] = client.call("keyring.usage", {})["usage"]
             told["channels"] = client.call("notify.list", {})["channels"]
+            named = {path: found for path in _crontabs() if (found := _named(path))}
+            tasks = _tasks(client) if named else set()
             told["doubled"] = {
-                path: found for path in _crontabs() if (found := _doubled(client, path))
+                path: len(names & tasks) for path, names in named.items() if names & tasks
             }
             return told
     except EdgeError as error:
@@ -150,24 +152,36 @@ def _crontabs() -> Iterator[str]:
         yield from (os.path.join(place, name).rstrip("/") for name in names)
 
 
-def _doubled(client: Client, path: str) -> int:
-    """How many lines of a crontab are tasks here; 0 for a file that cannot be read."""
+def _named(path: str) -> set[str]:
+    """What tasks the lines of a crontab would be; none of a file that cannot be read.
+
+    Read here and not by the owner, which would keep for good what it loads for that.
+    """
     try:
         with open(path, "rb") as opened:
             data = opened.read(IMPORT_BYTES_MAX)
-        answer = client.call(
-            "import.crontab",
-            {
-                "data": binascii.b2a_base64(data, newline=False).decode("ascii"),
-                "dialect": "busybox" if path.startswith("/etc/crontabs") else "vixie",
-                "user_column": os.path.basename(os.path.dirname(path)) != "crontabs",
-                "dry_run": True,
-            },
+        plan = crontab.parse(
+            data,
+            dialect=crontab.BUSYBOX if path.startswith("/etc/crontabs") else crontab.VIXIE,
+            user_column=os.path.basename(os.path.dirname(path)) != "crontabs",
+            user=users.name(os.geteuid()),
+            zone="UTC",
         )
     except (OSError, EdgeError):
-        return 0
-    new = {each["task"] for each in answer["imported"] if each["outcome"] == "inserted"}
-    return len({each["task"] for each in answer["imported"]} - new)
+        return set()
+    return {each.name for each in plan.tasks}
+
+
+def _tasks(client: Client) -> set[str]:
+    """Every task's name."""
+    names: set[str] = set()
+    after: str | None = None
+    while True:
+        page = client.call("task.list", {"after": after})
+        names.update(each["task"] for each in page["tasks"])
+        after = page["next"]
+        if after is None:
+            return names
 
 
 def _schedulers(told: dict[str, Any]) -> Check:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from qinglong_edge.app import doctor, making, state
+from qinglong_edge.app.client import Client
 from qinglong_edge.cli.main import main
 from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.system import aead, memory, zonefile
@@ -329,8 +330,18 @@ def test_lines_that_a_crontab_still_runs_are_named(
     monkeypatch.setattr(doctor, "CRONTABS", (str(tmp_path / "none"), str(crontab.parent)))
     assert seen(kit, "schedulers")["status"] == "ok"
     kit.ok("import", "crontab", str(first))
-    with kit.unchanged():
+    asked: list[str] = []
+    call = Client.call
+
+    def told_of(client: Client, method: str, params: dict[str, object]) -> object:
+        asked.append(method)
+        return call(client, method, params)
+
+    with kit.unchanged(), monkeypatch.context() as patch:
+        patch.setattr(Client, "call", told_of)
         found = seen(kit, "schedulers")
+    # The owner reads no crontab for this: what it loads it keeps, megabytes with some C libraries.
+    assert set(asked) == {"status", "keyring.usage", "notify.list", "task.list"}
     assert found["status"] == "warn"
     assert f"{crontab}: 2 lines" in found["message"]
     assert str(crontab) in found["fix"]
