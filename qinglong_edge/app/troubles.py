@@ -1,4 +1,5 @@
-"""What the codes of `degraded` mean, and what to do about each; and how a daemon is started here.
+"""What the codes of `degraded` and of failed launches mean, and what to do about each; and how a
+daemon is started here.
 
 Owns the words. Nobody resident loads them: documents carry the codes, people read these.
 """
@@ -76,6 +77,19 @@ WORDS: dict[str, tuple[str, str]] = {
     "sync_tool_missing": (
         "No tool here writes a file to its device: no run starts.",
         "Install one: coreutils-sync",
+    ),
+    "cwd_unavailable": (
+        "The task's working directory cannot be entered.",
+        "Make it, or name another: task set --cwd",
+    ),
+    "nice_refused": (
+        "The task's priority needs a privilege.",
+        "Name a higher one: task set --nice",
+    ),
+    "secret_unavailable": ("A secret of the task is missing or does not open.", _SEE_DOCTOR),
+    "secret_value_invalid": (
+        "A secret of the task has a value that no variable can have.",
+        "Give it another: secret set",
     ),
 }
 _SERVICES = (

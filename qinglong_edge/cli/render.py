@@ -6,8 +6,10 @@ not UTF-8 are shown escaped.
 
 from __future__ import annotations
 
+import signal
 import time
 
+from qinglong_edge.app import troubles
 from qinglong_edge.core import civil
 
 TYPE_CHECKING = False
@@ -139,11 +141,25 @@ def run_row(run: dict[str, Any]) -> list[object]:
 
 
 RUN_HEADS = ("RUN", "TASK", "STATUS", "TRIGGER", "STARTED", "TOOK", "EXIT", "LOG")
+_SHELLS_WORDS = {
+    126: "found, but not executable",
+    127: "not found: the command, or what the first line of its file names",
+}
+
+
+def exit_code(code: int | None) -> str:
+    """An exit code with what a shell says by it; a command of its own may mean something else."""
+    if code is None:
+        return "-"
+    ended = signal.strsignal(code - 128) if 128 < code < 160 else None
+    told = f"as by signal {code - 128}: {ended}" if ended else _SHELLS_WORDS.get(code)
+    return f"{code} ({told})" if told else str(code)
 
 
 def run_fields(run: dict[str, Any]) -> str:
-    """One run in full."""
-    truncated = {True: "cut at the quota", False: "whole"}.get(run["log_truncated"], "unknown")
+    """One run in full, and what to do about an error that is not the command's own."""
+    whole = {True: "cut at the quota", False: "whole"}.get(run["log_truncated"], "perhaps not all")
+    logged, error = run["log_bytes"], run["error_code"]
     return fields(
         [
             ("run", f"{run['number']}  {run['run']}"),
@@ -154,21 +170,28 @@ def run_fields(run: dict[str, Any]) -> str:
             ("started", moment(run["started_at_ms"])),
             ("finished", moment(run["finished_at_ms"])),
             ("took", duration(run["duration_ms"])),
-            ("exit code", "-" if run["exit_code"] is None else run["exit_code"]),
+            ("exit code", exit_code(run["exit_code"])),
             ("signal", "-" if run["signal"] is None else run["signal"]),
-            ("error", run["error_code"] or "-"),
+            ("error", error or "-"),
             ("attempts", run["attempts"]),
             ("evidence", run["evidence"]),
-            ("log", f"{size(run['log_bytes'])} bytes, {truncated}"),
+            ("log", "-" if logged is None else f"{logged} bytes, {whole}"),
         ]
-    )
+    ) + advice(troubles.told([error] if error in troubles.WORDS else []))
 
 
 def trigger(each: dict[str, Any]) -> str:
     """One trigger in a few words."""
     told = {"boot": "at boot", "every": f"every {each['expression']}"}
-    text = told.get(each["kind"], f"{each['expression']} {each['zone']}")
+    text = told.get(each["kind"]) or f"{each['expression']} {each['zone']}{_side(each['zone'])}"
     return f"{text} (parked: {each['parked']})" if each["parked"] else text
+
+
+def _side(zone: str) -> str:
+    """TZ counts hours west of Greenwich; whoever writes UTC+8 as a rule means east."""
+    if zone[:3] not in ("UTC", "GMT") or zone[3:4] not in ("+", "-"):
+        return ""
+    return " (behind UTC)" if zone[3] == "+" else " (ahead of UTC)"
 
 
 def task_row(task: dict[str, Any]) -> list[object]:

@@ -266,19 +266,16 @@ def _resolved(resolve: Callable[[], dict[str, str]]) -> dict[str, str]:
     return {**values, "QL3_SECRETS": " ".join(values)}
 
 
-_PERMANENT = {
-    "cwd_unavailable": "The task's working directory cannot be entered.",
-    "nice_refused": "The task's priority needs a privilege that is missing.",
-    "secret_provider_unavailable": "Secrets cannot be opened here; `doctor` says why.",
-    "secret_unavailable": "A secret of the task is missing or does not open.",
-    "secret_value_invalid": "A secret of the task has a value that no variable can have.",
-}
+_PERMANENT = (
+    *("cwd_unavailable", "nice_refused"),
+    *("secret_provider_unavailable", "secret_unavailable", "secret_value_invalid"),
+)
 
 
 def _child_refusal(code: str, number: int) -> EdgeError:
     if code in _PERMANENT:
         facts = {"errno": errno.errorcode.get(number, "EIO")} if number else {}
-        return Refused(code, _PERMANENT[code], **facts)
+        return Refused(code, "The task cannot be launched as it is.", **facts)
     return _unavailable("launch_child_failed", number)
 
 

@@ -144,6 +144,24 @@ def test_a_moment_is_written_where_times_end_in_2038_too(monkeypatch: pytest.Mon
     assert zoned == ["2038-01-19 11:14:07+0800", "2038-01-19 11:14:08+0800"]
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (3, "3"),
+        (126, "126 (found, but not executable)"),
+        (127, "127 (not found: the command, or what the first line of its file names)"),
+        (128, "128"),
+        (137, "137 (as by signal 9: Killed)"),
+        (143, "143 (as by signal 15: Terminated)"),
+        (255, "255"),
+    ],
+)
+def test_an_exit_code_says_what_a_shell_means_by_it(code: int | None, said: str) -> None:
+    assert render.exit_code(code) == said
+
+
 def test_text_for_people() -> None:
     assert render.output(b"a\r\nb\x1b[0m\x07\xff") == "a\nb\u241b[0m\u2407\\xff"
     assert render.inline("a\nb\tc") == "a\u240ab\u2409c"
@@ -152,6 +170,12 @@ def test_text_for_people() -> None:
     assert render.duration(61_000) == "1m01s"
     assert render.duration(7_260_000) == "2h01m"
     assert render.moment(None) == "-"
+    zones = ("Asia/Shanghai", "CST-8", "UTC+8", "GMT-8", "UTC", "Etc/GMT+8")
+    whens = [{"kind": "cron", "expression": "*", "zone": each, "parked": None} for each in zones]
+    assert [render.trigger(each).partition(" ")[2] for each in whens] == [
+        *("Asia/Shanghai", "CST-8", "UTC+8 (behind UTC)", "GMT-8 (ahead of UTC)"),
+        *("UTC", "Etc/GMT+8"),
+    ]
     assert [render.names(list("abcdefg"[:count]), "-") for count in (0, 1, 4, 5, 7)] == [
         *("-", "a", "a, b, c, d", "a, b, c and 2 more", "a, b, c and 4 more")
     ]

@@ -20,7 +20,6 @@ ELSEWHERE = {
     "stop_unproven": "an answer to `stop`; the run itself is `run_unproven`",
     "stopping": "nobody is left to ask",
     "storage_closed": "the same",
-    "secret_unavailable": "the run fails for good",
     "zone_unreadable": "the schedule is parked",
     "socket_in_use": "the daemon does not start",
     "keyring_busy": "an answer to `keyring`",
@@ -57,6 +56,7 @@ def test_every_reason_to_wait_has_words() -> None:
         *("clock_not_set", "clock_stepped_back", "triggers_parked", "state_volatile"),
         *("log_pressure", "logs_unretired", "receipts_unclean", "memory_low"),
         *("cryptography_missing", "no_memory", "database_corrupt"),
+        *("cwd_unavailable", "nice_refused", "secret_unavailable", "secret_value_invalid"),
         *("run_unproven:7:escaped", "run_unproven:7:storage", "notify_failed:ops"),
     ],
 )
