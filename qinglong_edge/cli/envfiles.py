@@ -1,6 +1,7 @@
 """`env export`, `export envs` and `import envs`: values under their names, out and in again.
 
-Owns the files. Our own JSON keeps everything, QingLong's is a list of {name, value, remarks}.
+Owns the files. Our own JSON keeps everything, QingLong's is a list of {name, value, remarks}, with
+a status of 1 where an item is disabled: the panel passes over it, we read it back.
 Sealed values leave only with `--with-values`. A second import changes nothing: our sets are
 compared whole, QingLong's rows by name and value, as its own table is.
 """
@@ -52,7 +53,11 @@ def write(context: Context) -> int:
     document: object = {"kind": _KIND, "version": _VERSION, "envs": envs}
     if options.format == "qinglong":
         document = [
-            {"name": env["env"], **{name: each[name] for name in ("value", "remarks")}}
+            {
+                "name": env["env"],
+                **{name: each[name] for name in ("value", "remarks")},
+                **({} if each["enabled"] else {"status": 1}),
+            }
             for env in envs
             for each in env["items"]
         ]

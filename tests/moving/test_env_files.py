@@ -85,7 +85,7 @@ def test_sealed_values_leave_only_on_demand(kit: Kit) -> None:
     only = exported(kit, "--format", "qinglong", "--with-values")
     assert json.loads(only)[:2] == [
         {"name": "COOKIE", "value": "三", "remarks": "三"},
-        {"name": "COOKIE", "value": "two\n'\"", "remarks": "two"},
+        {"name": "COOKIE", "value": "two\n'\"", "remarks": "two", "status": 1},
     ]
     one = kit.run("env", "export", "EMPTY").out
     assert [each["env"] for each in json.loads(one)["envs"]] == ["EMPTY"]
@@ -116,6 +116,7 @@ def test_qinglongs_json_is_read_as_its_own_table_would_take_it(kit: Kit, other: 
     more = taken(kit, json.dumps([{"name": "COOKIE", "value": "c"}]))
     assert more["envs"][0]["outcome"] == "inserted"
     text = exported(kit, "--format", "qinglong", "--with-values")
+    assert [each.get("status") for each in json.loads(text)] == [None, 1, None, None]
     taken(other, text)
     assert exported(other, "--format", "qinglong", "--with-values") == text
 
