@@ -120,6 +120,18 @@ def test_a_failure_is_the_tasks_failure(scripts: Path, shell: list[str]) -> None
     assert done.stdout == "sh c x\n"
 
 
+def test_line_ends_of_windows_are_named_where_a_shell_stumbles_over_them(
+    scripts: Path, shell: list[str]
+) -> None:
+    (scripts / "crlf.sh").write_bytes(b"if true; then\r\n  echo yes\r\nfi\r\n")
+    (scripts / "crlf.py").write_bytes(b"print('yes')\r\n")
+    done = task(scripts, "crlf.sh", shell=shell)
+    assert done.returncode != 0
+    assert done.stderr.startswith(f"task: {scripts}/crlf.sh has line ends of Windows")
+    done = task(scripts, "crlf.py", shell=shell)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "yes\n", "")
+
+
 def test_a_time_out_ends_the_script_and_leaves_nothing(scripts: Path, shell: list[str]) -> None:
     begun = time.monotonic()
     done = task(scripts, "-m", "1s", "slow.py", shell=shell)
