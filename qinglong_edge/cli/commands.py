@@ -403,7 +403,8 @@ def _import(context: Context) -> int:
             f"({render.inline(each['expression'] or 'at boot')})\n"
             for each in answer["imported"]
         ]
-        return "".join(lines) + notes(answer) + context.planned()
+        told = "".join(lines) + notes(answer) or "there is no line to take over\n"
+        return told + context.planned()
 
     return context.show(answer, text)
 

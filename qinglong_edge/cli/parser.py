@@ -36,7 +36,9 @@ class _Parser(argparse.ArgumentParser):
     """Raises our own error, so that `--json` gets a document too."""
 
     def error(self, message: str) -> NoReturn:
-        raise Invalid("usage", inline(f"{message[:1].upper()}{message[1:]}; see --help"))
+        raise Invalid(
+            "usage", inline(f"{message[:1].upper()}{message[1:].rstrip('.')}; see --help")
+        )
 
 
 def _duration(maximum_ms: int, minimum_ms: int = 0) -> Callable[[str], int]:

@@ -273,7 +273,7 @@ def _words(text: str) -> list[str]:
     if words[0].startswith("@"):
         macro = _MACROS.get(text.strip(" \t").lower())
         if macro is None:
-            raise Invalid("cron_macro", "Only @hourly to @yearly are cron expressions.")
+            raise Invalid("cron_macro", "Only @hourly to @yearly are times; see --boot, --every.")
         return macro.split(" ")
     if "=" in words[0]:
         raise _unsupported("CRON_TZ")

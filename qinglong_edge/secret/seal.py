@@ -76,7 +76,9 @@ def reseal(
 def check_value(plaintext: bytes) -> str:
     """The text of a value that may become a variable; Invalid `secret_value_invalid`."""
     if len(plaintext) > SECRET_VALUE_BYTES_MAX:
-        raise value_invalid("too_large", "A secret's value is too large.")
+        raise value_invalid(
+            "too_large", f"A secret's value has at most {SECRET_VALUE_BYTES_MAX} bytes."
+        )
     if b"\0" in plaintext:
         raise value_invalid("nul", "A secret's value holds a NUL character.")
     try:
