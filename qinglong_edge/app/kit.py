@@ -38,12 +38,17 @@ _OLD = ".old"
 
 
 class Kit(Record):
-    """Where a kit puts the program and its list; what to do afterwards, in words for a shell."""
+    """Where a kit puts the program and its list; what to do afterwards, in words for a shell.
+
+    `starts` is the link by which a boot starts the service, `ends` what takes it away and stops it.
+    """
 
     program: str
     library: str | None
     list: str
     after: tuple[str, ...]
+    starts: str = ""
+    ends: str = ""
 
 
 _LOCAL = "usr/local/bin/qinglong-edge"
@@ -59,6 +64,8 @@ KITS: dict[str, Kit] = {
             "/etc/init.d/qinglong-edge restart",
             "/etc/init.d/rpcd reload",
         ),
+        starts="etc/rc.d/S99qinglong-edge",
+        ends="/etc/init.d/qinglong-edge disable; /etc/init.d/qinglong-edge stop",
     ),
     "systemd": Kit(
         program=_LOCAL,
@@ -69,6 +76,8 @@ KITS: dict[str, Kit] = {
             "systemctl daemon-reload",
             "systemctl enable --now qinglong-edge",
         ),
+        starts="etc/systemd/system/multi-user.target.wants/qinglong-edge.service",
+        ends="systemctl disable --now qinglong-edge",
     ),
     "s6": Kit(
         program=_LOCAL,
@@ -150,13 +159,16 @@ def _install(kit: Kit, root: str, wanted: dict[str, bytes], files: Files) -> dic
 def uninstall(name: str, root: str) -> dict[str, Any]:
     """Take a kit back; edited configuration stays, and so does every directory that is not empty.
 
-    `Refused`: `kit_missing` if its list is not there.
+    `Refused`: `kit_missing` if its list is not there, `service_enabled` while a boot would start
+    it: it may run now, and with these files goes what stops it.
     """
     kit, files, root = KITS[name], Files(), os.path.abspath(root)
     removed, kept = [], []
     try:
         if not files.exists(os.path.join(root, kit.list)):
             raise Refused("kit_missing", "Nothing is installed below this root.")
+        if kit.starts and files.exists(os.path.join(root, kit.starts)):
+            raise Refused("service_enabled", f"The service is enabled. First: {kit.ends}")
         listed = _listed(root, kit, files)
         for path, old in listed["files"].items():
             there = _digest(os.path.join(root, path), files)

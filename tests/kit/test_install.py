@@ -69,6 +69,36 @@ def test_uninstall_leaves_the_root_as_it_was(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.usefixtures("packed")
+@pytest.mark.parametrize(
+    ("name", "link", "first"),
+    [
+        ("openwrt", "etc/rc.d/S99qinglong-edge", "/etc/init.d/qinglong-edge disable; "),
+        (
+            "systemd",
+            "etc/systemd/system/multi-user.target.wants/qinglong-edge.service",
+            "systemctl disable --now qinglong-edge",
+        ),
+    ],
+)
+def test_a_service_that_a_boot_would_start_is_not_uninstalled(
+    tmp_path: Path, name: str, link: str, first: str
+) -> None:
+    """It may run: without its script nothing would stop it, and procd would try it for ever."""
+    root = router(tmp_path)
+    kit.install(name, str(root))
+    (root / link).parent.mkdir(parents=True)
+    (root / link).symlink_to(root / "etc/config/system")
+    before = tree(root)
+    with pytest.raises(Refused) as caught:
+        kit.uninstall(name, str(root))
+    assert caught.value.code == "service_enabled"
+    assert first in caught.value.message
+    assert tree(root) == before
+    (root / link).unlink()
+    assert kit.KITS[name].program in kit.uninstall(name, str(root))["removed"]
+
+
+@pytest.mark.usefixtures("packed")
 def test_a_second_install_writes_nothing(tmp_path: Path) -> None:
     kit.install("openwrt", str(tmp_path))
     before = tree(tmp_path)
