@@ -186,7 +186,10 @@ def lock(where: Place, files: Files, *, wait_ms: int = OWNER_LOCK_RETRY_MS) -> i
         if fd is not None:
             return fd
         if time.monotonic_ns() // 1_000_000 >= give_up_ms:
-            raise Unavailable("state_owned", "Another process owns this state directory.")
+            raise Unavailable(
+                "state_owned",
+                "Another process owns this state directory; a daemon under another --runtime?",
+            )
         time.sleep(0.05)
 
 

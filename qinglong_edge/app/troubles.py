@@ -43,7 +43,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "logs_unretired": ("Old logs cannot be deleted.", LOOK_AT_DISK),
     "receipts_unclean": ("Old receipts cannot be cleared away.", LOOK_AT_DISK),
     "no_space": ("The disk is full: nothing more can be recorded.", MORE_ROOM),
-    "storage_unavailable": ("Files of the state or its logs are out of reach.", LOOK_AT_DISK),
+    "storage_unavailable": (
+        "Files of the state or its logs are out of reach.",
+        f"{LOOK_AT_DISK}. Folders that were deleted come back when the daemon starts anew.",
+    ),
     "state_read_only": ("The state cannot be written.", "Mount it writable; see also: dmesg"),
     "database_busy": ("Another process uses the database.", "End it: only one may."),
     "database_failed": ("The database refuses its work.", LOOK_AT_DISK),

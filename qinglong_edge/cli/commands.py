@@ -225,6 +225,8 @@ def _start(context: Context) -> int:
             told = f"The run cannot start now: {why}."
             raise Unavailable("run_queued", told, run=answer["number"])
         if options.wait:
+            if why and not options.json:
+                output.note(f"run {answer['number']} waits: {why}")
             ended = client.call("run.wait", {"run": str(answer["number"])})
             context.show(ended, lambda: render.run_fields(ended))
             return 0 if ended["status"] == "succeeded" else _NOT_SUCCEEDED
@@ -232,11 +234,18 @@ def _start(context: Context) -> int:
     return context.show(answer, lambda: f"run {answer['number']} {word}\n")
 
 
+_HOLDING = ("storage_unavailable", "no_space", "state_read_only", "database_failed", "no_memory")
+
+
 def _why_queued(client: Client) -> str:
     """What a run waits for besides its turn."""
-    if "log_capacity" in client.call("status", {})["degraded"]:
+    degraded = client.call("status", {})["degraded"]
+    if "log_capacity" in degraded:
         return "there is no room for its log; see doctor"
-    return "" if client.remote else "no daemon runs, and it waits for one; see status"
+    if not client.remote:
+        return "no daemon runs, and it waits for one; see status"
+    amiss = [each for each in degraded if each in _HOLDING or each.startswith("launch_")]
+    return f"{amiss[0]}; see status" if amiss else ""
 
 
 def _stop(context: Context) -> int:

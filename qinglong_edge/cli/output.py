@@ -37,6 +37,14 @@ def write_json(document: object) -> None:
     write(plain_text(document, spaced=True) + "\n")
 
 
+def note(text: str) -> None:
+    """A line for a person beside the answer, on standard error; nobody may be there to read it."""
+    try:
+        os.write(2, f"{text}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
+
+
 def fail(error: EdgeError, *, as_json: bool) -> int:
     """Tell an error in the form that was asked for; its exit status."""
     try:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -68,6 +69,26 @@ def test_a_run_that_waits_for_room_says_so(bare: Kit, with_daemon: bool) -> None
             if not with_daemon:
                 error = bare.no("start", "t", "--wait", status=4, code="run_queued")
                 assert "no room" in error["message"]
+
+
+def test_a_wait_says_what_it_waits_for_besides_its_turn(kit: Kit) -> None:
+    """Somebody cleared the logs away, folder and all: until a new start nothing runs."""
+    kit.ok("task", "add", "t", "--overlap", "queue", "--", "true")
+    with kit.daemon():
+        kit.ok("start", "t", "--wait")
+        shutil.rmtree(kit.state / "logs")
+        command = kit.command("start", "t", "--wait")
+        with subprocess.Popen(
+            command, env=kit.environment, cwd=ROOT, stderr=subprocess.PIPE
+        ) as waiting:
+            assert waiting.stderr is not None
+            assert waiting.stderr.readline() == b"run 2 waits: storage_unavailable; see status\n"
+            told = " ".join(kit.run("status").out.split())
+            assert "come back when the daemon starts anew" in told
+            assert kit.run("start", "t").out == "run 3 queued (storage_unavailable; see status)\n"
+            waiting.terminate()
+    with kit.daemon():
+        assert kit.ended(2)["status"] == kit.ended(3)["status"] == "succeeded"
 
 
 def test_a_start_with_variables_makes_a_recipe_of_its_own(kit: Kit) -> None:
