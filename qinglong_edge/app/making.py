@@ -56,6 +56,11 @@ def initialise(where: Place, profile_name: str, *, at_ms: int, files: Files | No
     return True
 
 
+def volatile(where: Place) -> bool:
+    """True if what was made would not survive a reboot."""
+    return state.is_volatile(where, Files())
+
+
 def begin(where: Place, files: Files, *kept: str) -> Config | None:
     """Make the state directory if it is missing; the configuration of a state that is there.
 

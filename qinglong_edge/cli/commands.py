@@ -72,12 +72,14 @@ def _version(options: argparse.Namespace) -> int:
 
 def _init(context: Context) -> int:
     profile = context.options.profile
-    from qinglong_edge.app import making
+    from qinglong_edge.app import making, troubles
 
     created = making.initialise(context.where, profile, at_ms=time.time_ns() // 1_000_000)
     answer = {"state": context.where.state, "profile": profile, "created": created}
     word = "made" if created else "is there already"
-    return context.show(answer, lambda: f"{context.where.state} {word} (profile {profile})\n")
+    amiss = ["state_volatile"] if making.volatile(context.where) else []
+    told = f"{context.where.state} {word} (profile {profile})\n"
+    return context.show(answer, lambda: told + render.advice(troubles.told(amiss)))
 
 
 def _definition(context: Context, file: Parsed) -> dict[str, object]:

@@ -285,6 +285,14 @@ def test_a_full_disk_refuses_and_damages_nothing(bare: Kit) -> None:
             assert daemon.stop() == 0
 
 
+def test_a_state_in_memory_is_told_of_as_soon_as_it_is_made(bare: Kit) -> None:
+    """On a router /tmp and /var are memory; the first reboot would be the first word of it."""
+    with small_disk(bare.state, "size=8m"):
+        told = bare.run("init")
+    assert told.status == 0
+    assert "state_volatile: The state is in memory" in told.out
+
+
 def test_an_init_on_a_full_disk_goes_on_when_there_is_room(bare: Kit) -> None:
     with small_disk(bare.place / "disk", "size=1m"):
         bare.state = bare.place / "disk" / "s"
