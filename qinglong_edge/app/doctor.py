@@ -69,7 +69,8 @@ def examine(where: Place, *, environment_tz: str | None) -> list[Check]:
             "state_missing": "qinglong-edge init (after its disk is mounted)",
             "state_forbidden": "Run this as the user of the daemon.",
         }.get(error.code)
-        checks.append(_said("state", FAIL, error.message, fix))
+        where_wrong = "".join(f" ({name}={fact})" for name, fact in error.facts.items())
+        checks.append(_said("state", FAIL, error.message + where_wrong, fix))
     checks.append(_filesystem(where.state, files, made=config is not None))
     if config is not None:
         profile = profiles.load(config.profile).replace(**config.limits)

@@ -64,10 +64,15 @@ def _set_file(context: Context) -> int:
     return context.show(answer, lambda: "".join(lines) + notes(answer))
 
 
+_MARK = b"\xef\xbb\xbf"
+
+
 def noted(value: bytes) -> str:
     """What may be an accident of a value that was stored as it came; nothing that tells of it."""
     if not value:
         return " (the value is empty)"
+    if value.startswith(_MARK):
+        return " (it begins with a byte order mark, as Windows writes one into a file)"
     return " (its line end is part of it; printf %s writes none)" if value[-1:] == b"\n" else ""
 
 

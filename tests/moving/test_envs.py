@@ -68,6 +68,10 @@ def test_what_may_be_an_accident_of_a_value_is_said_and_the_value_kept(kit: Kit)
         for value, said in (
             (b"", " (the value is empty)\n"),
             (b"a\n", " (its line end is part of it; printf %s writes none)\n"),
+            (
+                b"\xef\xbb\xbfa",
+                " (it begins with a byte order mark, as Windows writes one into a file)\n",
+            ),
             (b"\n\na", "\n"),
         ):
             told = kit.run(*words, stdin=value).out.partition("a keyring")[0]
