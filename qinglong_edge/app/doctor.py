@@ -161,13 +161,9 @@ def _named(path: str) -> set[str]:
     try:
         with open(path, "rb") as opened:
             data = opened.read(IMPORT_BYTES_MAX)
-        plan = crontab.parse(
-            data,
-            dialect=crontab.BUSYBOX if path.startswith("/etc/crontabs") else crontab.VIXIE,
-            user_column=os.path.basename(os.path.dirname(path)) != "crontabs",
-            user=users.name(os.geteuid()),
-            zone="UTC",
-        )
+        dialect, column = crontab.usual(path)
+        user = users.name(os.geteuid())
+        plan = crontab.parse(data, dialect=dialect, user_column=column, user=user, zone="UTC")
     except (OSError, EdgeError):
         return set()
     return {each.name for each in plan.tasks}

@@ -6,6 +6,7 @@ Owns the mapping. Nothing here changes state except through a method.
 from __future__ import annotations
 
 import binascii
+import os
 import time
 
 from qinglong_edge.app import preview, state
@@ -399,11 +400,14 @@ def _import(context: Context) -> int:
         from qinglong_edge.cli import exporting
 
         return exporting.read(context)
+    from qinglong_edge.core import crontab
+
+    dialect, column = crontab.usual(os.path.abspath(options.file))
     answer = context.call(
         "import.crontab",
         data=binascii.b2a_base64(read_input(options.file), newline=False).decode("ascii"),
-        dialect=options.dialect,
-        user_column=options.user_column or None,
+        dialect=options.dialect or dialect,
+        user_column=options.user_column or (column and options.dialect != crontab.BUSYBOX) or None,
         zone=context.zone(),
         dry_run=options.dry_run or None,
     )

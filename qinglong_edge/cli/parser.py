@@ -128,8 +128,10 @@ def _add_system(commands: argparse._SubParsersAction[_Parser]) -> None:
     imports.add_argument("--temporary", metavar="DIR", help="room for a copy of a large database")
     imports.add_argument("--public", metavar="ENV", action="append", help="not sealed; * for all")
     imports.add_argument("--no-envs", action="store_true", help="tasks only")
-    _add_dialect(imports)
-    imports.add_argument("--user-column", action="store_true", help="the sixth field is a user")
+    _add_dialect(imports, None)
+    imports.add_argument(
+        "--user-column", action="store_true", help="the sixth field is a user, as in /etc/crontab"
+    )
     imports.add_argument("--zone", metavar="Z", help=f"of the schedules: {_ZONE}")
     imports.add_argument("--replace", action="store_true", help="envs that are there otherwise")
     imports.add_argument(
@@ -238,12 +240,12 @@ def _add_page(parser: _Parser) -> None:
     parser.add_argument("--after", metavar="CURSOR", type=int, help="older than what was told last")
 
 
-def _add_dialect(parser: _Parser) -> None:
+def _add_dialect(parser: _Parser, default: str | None) -> None:
     parser.add_argument(
         "--dialect",
         choices=("vixie", "busybox"),
-        default="vixie",
-        help="busybox: a router's crond; vixie (default): cron, cronie",
+        default=default,
+        help="busybox: a router's crond (/etc/crontabs); vixie (default): cron, cronie",
     )
 
 
@@ -366,7 +368,7 @@ def _add_kits(commands: argparse._SubParsersAction[_Parser]) -> None:
     export = _command(commands, "export", "tasks or envs as JSON, which `import` reads; a crontab")
     export.add_argument("what", choices=("tasks", "envs"), help="which of them")
     _add_format(export)
-    _add_dialect(export)
+    _add_dialect(export, "vixie")
     export.add_argument("--zone", metavar="Z", help=f"of the crontab's machine: {_ZONE}")
     rpcd = _command(commands, "rpcd", "answer the router's web page")
     rpcd.add_argument("method", metavar="METHOD", help="what it asks for")

@@ -92,6 +92,13 @@ class Plan(Record):
     warnings: tuple[Note, ...]
 
 
+def usual(path: str) -> tuple[str, bool]:
+    """(dialect, user column) of a crontab by its place, an absolute path; vixie anywhere else."""
+    folder = path.rpartition("/")[0]
+    dialect = BUSYBOX if folder == "/etc/crontabs" else VIXIE
+    return dialect, path == "/etc/crontab" or folder == "/etc/cron.d"
+
+
 def parse(data: bytes, *, dialect: str, user_column: bool, user: str, zone: str) -> Plan:
     """The plan for the whole file `data`, at most `limits.IMPORT_BYTES_MAX` bytes.
 

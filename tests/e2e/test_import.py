@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from qinglong_edge.cli import commands
+from qinglong_edge.cli.context import Context
 from tests.e2e.kit import Kit
 
 CRONTAB = """\
@@ -121,6 +123,40 @@ def test_lines_of_other_users_are_refused(kit: Kit) -> None:
     told = kit.ok("import", "crontab", "-", "--user-column", stdin=data)
     assert [each["line"] for each in told["imported"]] == [1]
     assert [each["line"] for each in told["refused"]] == [2]
+
+
+@pytest.mark.parametrize(
+    ("words", "dialect", "column"),
+    [
+        (["/etc/crontabs/root"], "busybox", None),
+        (["/etc/x/../crontabs/root"], "busybox", None),
+        (["/etc/crontabs/root", "--dialect", "vixie"], "vixie", None),
+        (["/etc/crontab"], "vixie", True),
+        (["/etc/cron.d/php"], "vixie", True),
+        (["/etc/crontab", "--dialect", "busybox"], "busybox", None),
+        (["/var/spool/cron/crontabs/root"], "vixie", None),
+        (["/tmp/saved", "--user-column"], "vixie", True),
+        (["-"], "vixie", None),
+    ],
+)
+def test_a_crontab_is_read_as_the_cron_of_its_place_reads_it(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], dialect: str, column: bool | None
+) -> None:
+    """On a router `*/2` among days, `%` and `#` mean something else than on a PC."""
+    asked: dict[str, object] = {}
+
+    def call(_context: Context, _method: str, **params: object) -> dict[str, list[object]]:
+        asked.update(params)
+        return {"imported": [], "refused": [], "warnings": []}
+
+    monkeypatch.setattr(Context, "call", call)
+    monkeypatch.setattr(commands, "read_input", lambda _path: b"")
+    status = commands.run(
+        ["--json", "import", "crontab", *words],
+        settled=lambda _state, _runtime: ("/nowhere", None),
+        environment_tz="UTC",
+    )
+    assert (status, asked["dialect"], asked["user_column"]) == (0, dialect, column)
 
 
 def test_the_text_form_has_a_line_for_each(kit: Kit) -> None:
