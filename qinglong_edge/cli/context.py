@@ -70,10 +70,13 @@ def notes(answer: Mapping[str, Any]) -> str:
 
 
 def read_input(path: str, bytes_max: int = IMPORT_BYTES_MAX) -> bytes:
-    """A file to import, or standard input for `-`; a byte more than allowed at most."""
+    """A file to import, or standard input for `-`; a byte more than allowed at most.
+
+    The byte order mark that Windows puts before a text is no part of it.
+    """
     try:
         with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
-            return file.read(bytes_max + 1)
+            return file.read(bytes_max + 1).removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "EIO")
         raise Invalid("file_unreadable", "The file cannot be read.", errno=name) from None

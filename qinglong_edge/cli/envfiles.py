@@ -172,10 +172,15 @@ def _own(document: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 def _foreign(document: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """QingLong's rows by name, in the file's order."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in _list(document):
+    for number, row in enumerate(_list(document), 1):
         name, value, remarks = row.get("name"), row.get("value"), row.get("remarks") or ""
-        _texts([name, value, remarks])
-        enabled, labels = row.get("status", 0) == 0, _texts(row.get("labels") or [])
+        try:
+            _texts([name, value, remarks])
+            labels = _texts(row.get("labels") or [])
+        except Invalid:
+            message = "The name, the value or the remarks of a row are no text."
+            raise Invalid("export_foreign", message, row=number) from None
+        enabled = row.get("status", 0) == 0
         item = {"value": value, "enabled": enabled, "remarks": remarks, "labels": labels}
         found.setdefault(str(name), []).append(item)
     yield from found.items()

@@ -141,6 +141,25 @@ def test_what_is_no_export_of_envs_is_refused_in_words(kit: Kit, text: str, code
         kit.no("import", "envs", "-", status=2, code=code, stdin=text.encode())
 
 
+def test_a_row_that_is_none_is_named_by_its_number(kit: Kit) -> None:
+    rows = [{"name": "A", "value": "1"}, {"name": "B", "value": 2}]
+    error = kit.no(
+        *("import", "envs", "-"), status=2, code="export_foreign", stdin=json.dumps(rows).encode()
+    )
+    assert error["facts"] == {"row": 2}
+
+
+def test_a_file_that_windows_saved_anew_is_read(kit: Kit, other: Kit) -> None:
+    fill(kit)
+    kit.ok("task", "add", "t", "--shell", "true")
+    for words in (["envs", "--with-values"], ["tasks"]):
+        text = kit.run("export", *words).out.replace("\n", "\r\n")
+        other.ok("import", words[0], "-", stdin=b"\xef\xbb\xbf" + text.encode())
+        assert other.run("export", *words).out == kit.run("export", *words).out
+    line = b"\xef\xbb\xbf0 4 * * * true\n"
+    assert len(other.ok("import", "crontab", "-", stdin=line)["imported"]) == 1
+
+
 def test_options_of_one_kind_are_refused_for_another(kit: Kit) -> None:
     for words in (
         ("export", "envs", "--format", "crontab"),
