@@ -24,6 +24,7 @@ _OURS = """
 CREATE TABLE qle_name (name TEXT PRIMARY KEY, id INTEGER) WITHOUT ROWID;
 CREATE TABLE qle_told (kind TEXT, id INTEGER, told TEXT NOT NULL, PRIMARY KEY (kind, id));
 """
+_WHERE = "it is data/db/database.sqlite of a panel, and of its unpacked backup"
 
 
 class Source:
@@ -36,7 +37,7 @@ class Source:
         Unavailable: `qinglong_busy`, `no_space`.
         """
         if not os.path.isfile(path):
-            raise Invalid("qinglong_unreadable", "The database cannot be read.")
+            raise Invalid("qinglong_unreadable", f"There is no such file; {_WHERE}.")
         size = os.path.getsize(path)
         try:
             self._copy = _copied(path, None if size <= _MEMORY_BYTES_MAX else temporary)
@@ -136,4 +137,5 @@ def _typed(error: sqlite3.Error) -> Invalid | Unavailable:
         return Unavailable("no_space", "There is no room for a copy of the database.")
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
         return Invalid("qinglong_unreadable", "The database cannot be read.")
-    return Invalid("qinglong_foreign", "The file is damaged, or not a database of QingLong 2.x.")
+    message = f"The file is damaged, or no database of QingLong 2.x; {_WHERE}."
+    return Invalid("qinglong_foreign", message)

@@ -196,11 +196,12 @@ def test_what_is_no_panels_database_is_refused_in_words(
                 code="qinglong_foreign",
             )
         for name in (str(tmp_path / "none"), str(tmp_path)):
-            kit.no(
+            error = kit.no(
                 *("import", "qinglong", name, "--zone", "UTC"),
                 status=2,
                 code="qinglong_unreadable",
             )
+            assert "data/db/database.sqlite" in error["message"]
 
 
 def test_an_older_panel_lacks_columns_and_a_panel_may_be_empty(kit: Kit, database: Path) -> None:
