@@ -34,6 +34,7 @@ def house(root: Path, **changed: str) -> list[str]:
 
 
 def test_this_house_has_no_arrow_that_points_up_and_no_foreign_import() -> None:
+    """ADR-0115 verification 9: a log's allocator brings no room, table, module or timer along."""
     assert walls.violations(ROOT) == []
 
 
@@ -54,6 +55,7 @@ def test_an_honest_house_is_believed(tmp_path: Path) -> None:
         ("storage__sql", "from qinglong_edge.process import launcher\n", "storage -> process"),
         ("storage__sql", "import qinglong_edge.system.process\n", "storage -> system.process"),
         ("process__run", "from qinglong_edge.core.profile import P\n", "process -> core.profile"),
+        ("artifact__tick", "from qinglong_edge.system.loop import L\n", "artifact -> system.loop"),
         ("execution__tick", "from qinglong_edge.system import files\n", "execution -> system"),
         ("app__face", "from qinglong_edge.cli.main import main\n", "app -> cli"),
         ("attic__x", "from qinglong_edge.core import ids\n", "no such room"),

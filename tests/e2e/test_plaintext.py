@@ -151,6 +151,8 @@ def test_a_launch_that_cannot_open_its_secret_fails_closed_and_tells_nothing(sea
         ended = sealed.ended(sealed.ok("start", "t")["number"])
         assert (ended["status"], ended["error_code"]) == ("failed", "secret_provider_unavailable")
         assert (ended["log_bytes"], ended["started_at_ms"]) == (None, None)
+        for folder in ("logs", "receipts"):
+            assert list((sealed.state / folder).rglob("*")) == []
         assert sealed.ended(sealed.ok("start", "plain")["number"])["status"] == "succeeded"
         assert not keyring.exists()
         until(

@@ -61,6 +61,8 @@ def test_a_killed_daemon_loses_no_exit_code(patient: Kit, ends: str) -> None:
     assert tuple(run[name] for name in names) == expected
     assert len(kit.file("pid").read_text().split()) == 1, "it was not started twice"
     assert not list((kit.state / "receipts").glob("??/*.json"))
+    if ends == "while nobody is there":  # recovered first, then cleaned up, in one start
+        assert kit.sql("SELECT count(*) FROM receipt_journal") == [(0,)]
 
 
 def test_a_group_that_was_killed_with_its_daemon_is_lost(patient: Kit) -> None:
@@ -144,6 +146,22 @@ def test_the_files_that_a_router_keeps_over_a_sysupgrade_are_a_whole_state(
     assert kit.ok("log", "2")["text"] == "back\n"
     for name in ("receipts", "logs"):
         assert (kit.state / name).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_command_whose_registration_the_database_refuses_has_no_effect(kit: Kit) -> None:
+    """ADR-0069 verification 1, in the whole program."""
+    ran = kit.file("ran")
+    kit.ok("task", "add", "t", "--shell", f": >{ran}")
+    kit.sql(
+        "CREATE TRIGGER full BEFORE INSERT ON receipt_journal BEGIN SELECT RAISE(ABORT, 'no'); END"
+    )
+    with kit.daemon():
+        ended = kit.ended(kit.ok("start", "t")["number"])
+        assert (ended["status"], ended["error_code"]) == ("failed", "constraint")
+        assert (ended["started_at_ms"], ended["evidence"]) == (None, "none")
+        assert not ran.exists()
+    assert kit.sql("SELECT pid, handle FROM attempt") == [(None, None)]
+    assert kit.sql("SELECT count(*) FROM receipt_journal") == [(0,)]
 
 
 def test_a_start_removes_one_terminal_receipt_by_the_journal_and_resolves_its_row(

@@ -99,10 +99,18 @@ def test_a_file_that_stays_keeps_its_journal_row(world: World) -> None:
     ],
 )
 def test_a_receipt_that_lies_ends_nothing_and_is_quarantined_intent_first(
-    world: World, lie: dict[str, Any]
+    world: World, monkeypatch: pytest.MonkeyPatch, lie: dict[str, Any]
 ) -> None:
     """ADR-0069 verification 6: the intent is durable before the file is moved."""
     world.manual(world.task())
+    rows: list[list[tuple[int, str]]] = []
+    move = world.receipts.quarantine
+
+    def look(attempt_id: str) -> bool:
+        rows.append(world.journal())
+        return move(attempt_id)
+
+    monkeypatch.setattr(world.receipts, "quarantine", look)
     process = world.process()
     process.say(b"whole " + process.receipt(0, **lie).encode() + b"\n")
     assert world.run().status == "running"
@@ -114,8 +122,7 @@ def test_a_receipt_that_lies_ends_nothing_and_is_quarantined_intent_first(
     assert (world.run().status, world.attempt().exit_code) == ("failed", 5)
     assert world.attempt().evidence == "wait_status"
     assert world.machine.quarantined == {world.attempt().id}
-    row = world.store.database.row("SELECT state FROM receipt_journal WHERE run_number = 1")
-    assert row in ((("quarantined",)), None)
+    assert rows == [[(1, "quarantined")]]
 
 
 @pytest.mark.parametrize(

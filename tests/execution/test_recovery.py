@@ -274,7 +274,9 @@ def test_an_owner_that_dies_at_any_effect_of_an_end_invents_and_loses_nothing(
     assert (world.machine.receipts, world.journal()) == ({}, [])
 
 
-def test_the_maintenance_is_one_timer_that_starts_and_stops_twice(world: World) -> None:
+def test_the_maintenance_is_one_timer_that_starts_and_stops_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """ADR-0069 verification 7: explicit, without overlap, idempotent."""
     world.sweep.stop()
     world.sweep.stop()
@@ -282,10 +284,19 @@ def test_the_maintenance_is_one_timer_that_starts_and_stops_twice(world: World) 
     world.end()
     world.run_for(10 * MINUTE)
     assert world.journal() == [(1, "pending")]
+    ticks: list[int] = []
+
+    def tick() -> int:
+        ticks.append(world.clock.boot)
+        return 0
+
+    monkeypatch.setattr(world.retention, "sweep", tick)
     world.sweep.start()
     world.sweep.start()
-    world.run_for(5 * MINUTE)
+    begun = world.clock.boot
+    world.run_for(11 * MINUTE)
     assert world.journal() == []
+    assert [tick - begun for tick in ticks] == [5 * MINUTE, 10 * MINUTE]
 
 
 def test_the_cleanup_takes_ended_attempts_and_leaves_active_ones(world: World) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from qinglong_edge.core import ids
 from qinglong_edge.core.errors import Corrupt, Refused, Unavailable
+from qinglong_edge.storage.store import NAME
 from tests.execution.world import NO_SPACE, QUOTA, Crash, World
 
 
 def test_everything_is_durable_before_the_gate_opens(world: World) -> None:
+    """ADR-0069 verification 1: the journal row too, in the same commit."""
     run = world.manual(world.task())
     assert world.order[-7:] == [
         *("fork", "log", "receipt shard", "before commit", "commit", "adopt", "gate")
@@ -33,7 +40,75 @@ def test_everything_is_durable_before_the_gate_opens(world: World) -> None:
     assert world.logs.open == 0
 
 
+def on_disk(world: World, folder: Path) -> list[tuple[object, ...]]:
+    """Each attempt with its run as a power cut would leave them, read from a copy."""
+    shutil.copytree(world.path, folder)
+    statement = """
+        SELECT run.id, attempt.id, attempt.status, log_quota_bytes
+        FROM attempt JOIN run ON run.number = run_number
+    """
+    with contextlib.closing(sqlite3.connect(folder / NAME)) as database:
+        return database.execute(statement).fetchall()
+
+
+def test_what_names_a_log_is_durable_before_anybody_can_write_to_it(
+    world: World, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ADR-0024 verification 9: its id follows from run and attempt, which are on the disk."""
+    found: list[tuple[object, ...]] = []
+    adopt = world.logs.adopt
+
+    def look(log: Any, run_id: str, attempt_id: str) -> None:
+        assert "gate" not in world.order
+        found.extend(on_disk(world, tmp_path_factory.mktemp("cut") / "state"))
+        assert found[0][:2] == (ids.to_blob(run_id), ids.to_blob(attempt_id))
+        adopt(log, run_id, attempt_id)
+
+    monkeypatch.setattr(world.logs, "adopt", look)
+    run = world.manual(world.task())
+    assert found == [(ids.to_blob(run.id), ids.to_blob(world.attempt().id), "running", QUOTA)]
+
+
+def test_an_attempt_whose_id_can_name_no_log_leaves_its_run_queued(tmp_path: Path) -> None:
+    """ADR-0024 verification 9: no log, no process, and the queued run is not changed."""
+    world = World(tmp_path, places=1)
+    world.start()
+    world.manual(world.task("first"))
+    waiting = world.manual(world.task("second"))
+    with world.store.database.write():
+        world.store.database.execute("UPDATE attempt SET id = zeroblob(16) WHERE run_number = 2")
+    world.order.clear()
+    world.end(1)
+    world.run_for(600_000)
+    assert world.run(waiting.number) == waiting
+    assert world.dispatcher.degraded == {waiting.number: "row_corrupt"}
+    assert not {"fork", "log", "receipt shard", "gate"} & set(world.order)
+    world.close()
+
+
+def test_a_child_that_cannot_be_identified_is_ended_and_no_row_names_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ADR-0069 verification 3: no process, no handle, no bare pid; it is tried again."""
+
+    def fail(*_given: object) -> None:
+        raise Unavailable("identity_unavailable", "No.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.launcher, "identify", fail)
+        world.ask(world.task())
+        world.settle()
+    attempt = world.attempt()
+    assert (world.run().status, attempt.status) == ("queued", "claimed")
+    assert (attempt.handle, attempt.pid, world.journal()) == (None, None, [])
+    assert (world.machine.processes, world.logs.open) == ({}, 0)
+    assert "gate" not in world.order
+    world.run_for(1_000)
+    assert world.run().status == "running"
+
+
 def test_a_refused_commit_opens_no_gate_and_leaves_neither_run_nor_cursor(world: World) -> None:
+    """ADR-0069 verification 1: what could not be registered has run nothing."""
     task = world.task(cron="* * * * *", misfire="fire_once")
     before = world.cursor(task)
     world.refuse = NO_SPACE
@@ -124,11 +199,13 @@ def test_a_permanent_refusal_is_a_failed_run_with_its_code(
 
 
 def test_a_child_that_refuses_is_a_failed_run_and_moves_the_cursor(world: World) -> None:
+    """ADR-0024 verification 5: a secret that does not open is told like this, before any log."""
     task = world.task(cron="* * * * *")
     due_ms = world.cursor(task).next_at_ms
     world.launcher.child_refusal = Refused("nice_refused", "No.")
     world.run_for(60_000)
     assert (world.run().status, world.run().error_code) == ("failed", "nice_refused")
+    assert not {"log", "receipt shard"} & set(world.order)
     assert world.cursor(task).last_scheduled_ms == due_ms
     assert world.machine.processes == {}
 

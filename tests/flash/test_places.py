@@ -82,7 +82,7 @@ def holds(answer: dict[str, Any], name: str, filesystem: str) -> Gate:
 def test_flash_and_an_overlay_on_it_get_the_write_ahead_log_and_few_bytes(
     kind: str, guest: Guest, mounted: Mounted, tell: Callable[[object], None]
 ) -> None:
-    """ADR-0024 verification 9 on what routers have: the mode, the log, the exit code, the wear."""
+    """What routers have: the mode, the log, the exit code, the wear."""
     mounted("roomy", kind)
     gates = [holds(looked(guest, flash.PLACE), kind, kind)]
     with overlaid(guest) as folder:

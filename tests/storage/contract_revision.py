@@ -90,6 +90,20 @@ class RevisionContract:
         with pytest.raises(Refused):
             subject.definitions.revision(task.number, 1)
 
+    def test_before_its_recipe_stands_nothing_of_a_revision_is_written(
+        self, connect: Connect
+    ) -> None:
+        """ADR-0024 verification 4: not even in a transaction that goes on after the refusal."""
+        subject = connect()
+        task, _outcome = publish(subject, new_task(subject))
+        damage(subject, "recipe.digest")
+        with subject.write(), pytest.raises(Corrupt):
+            subject.definitions.publish(
+                task, DEFINITION.replace(nice=1), (), RECIPE, at_ms=2, boot_id=None
+            )
+        assert subject.definitions.find("one") == task
+        assert subject.count("revision") == 1
+
     @pytest.mark.parametrize(
         "field",
         ["revision.definition", "revision.content", "revision.digest", "recipe.address"],

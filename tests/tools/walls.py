@@ -38,6 +38,7 @@ REFUSED = (
     ("storage", "system.process", "SQL has no business with processes"),
     ("process", "core.profile", "ADR-0069 section 1: numbers come as arguments"),
     ("execution", "core.profile", "ADR-0069 section 1: numbers come as arguments"),
+    ("artifact", "system.loop", "ADR-0115: no timer cleans or closes a log"),
 )
 # room, or module that the daemon never loads -> what it may import when it is loaded
 STDLIB: dict[str, frozenset[str]] = {
