@@ -21,6 +21,15 @@ from tests.support import until
 # A task that says who it is, waits for a file, and ends with 7.
 PATIENT = 'echo $$ >> "{0}/pid"; while [ ! -e "{0}/go" ]; do sleep 0.05; done; exit 7'
 
+# No row of the journal can be made, and to find that out takes longer than a command would.
+SLOW_REFUSAL = """
+CREATE TRIGGER slow_refusal BEFORE INSERT ON receipt_journal BEGIN
+  SELECT count(*) FROM sqlite_schema, sqlite_schema, sqlite_schema, sqlite_schema,
+    (SELECT 1 FROM sqlite_schema LIMIT 20), (SELECT 1 FROM sqlite_schema LIMIT 5);
+  SELECT RAISE(ABORT, 'no row');
+END
+"""
+
 
 @pytest.fixture
 def patient(kit: Kit) -> Kit:
@@ -152,9 +161,7 @@ def test_a_command_whose_registration_the_database_refuses_has_no_effect(kit: Ki
     """ADR-0069 verification 1, in the whole program."""
     ran = kit.file("ran")
     kit.ok("task", "add", "t", "--shell", f": >{ran}")
-    kit.sql(
-        "CREATE TRIGGER full BEFORE INSERT ON receipt_journal BEGIN SELECT RAISE(ABORT, 'no'); END"
-    )
+    kit.sql(SLOW_REFUSAL)
     with kit.daemon():
         ended = kit.ended(kit.ok("start", "t")["number"])
         assert (ended["status"], ended["error_code"]) == ("failed", "constraint")
