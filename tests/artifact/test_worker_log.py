@@ -221,6 +221,24 @@ def test_a_directory_that_changes_while_a_log_is_opened_is_refused(
     assert code_of(spool.prepare) == "unsafe_path"
 
 
+def test_a_log_that_changes_while_it_is_opened_is_refused(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ADR-0115 section 1: path and descriptor lead to one device and inode."""
+    spool.written()
+    real = os.fstat
+
+    def fstat(fd: int) -> os.stat_result:
+        found = real(fd)
+        swap(spool.log)
+        return found
+
+    for use in (spool.prepare, spool.open):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fstat", fstat)
+            assert code_of(use) == "unsafe_path"
+
+
 @pytest.mark.parametrize("which", ["root", "shard"])
 def test_a_directory_that_changes_while_a_log_is_read_is_refused(spool: Spool, which: str) -> None:
     spool.written()

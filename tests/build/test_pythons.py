@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from qinglong_edge import __main__ as first
 from tests.support import ROOT
 from tests.tools import debian, pythons, strictness, testing
 from tests.tools.musl.tree import MACHINE
@@ -86,7 +87,7 @@ def test_one_python_is_a_must_and_others_that_are_missing_are_named(
 def test_several_pythons_end_with_the_sum_and_the_worst_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """ADR-0024 verification 12: one suite, each interpreter, none of them forgotten."""
+    """ADR-0024 verification 12: the rooms and the main job under each, none of them forgotten."""
     commands = []
 
     def run(command: list[str], *_where: object) -> tuple[int, str]:
@@ -112,6 +113,7 @@ def test_several_pythons_end_with_the_sum_and_the_worst_status(
     assert commands[-1][4:] == ["tests/flash"]
     rooms = [f"tests/{name}" for name in testing.ROOMS]
     assert [command[4:] for command in commands if command[0] != "one"] == [rooms, rooms]
+    assert any(Path(ROOT, name, "test_main_job.py").exists() for name in rooms)
 
 
 def test_emulated_programs_that_lock_up_are_tried_once_more_and_others_are_not(
@@ -132,11 +134,19 @@ def test_emulated_programs_that_lock_up_are_tried_once_more_and_others_are_not(
     assert tries.count("one tests/kit") == 1
 
 
-def test_a_python_that_is_not_the_oldest_runs_everything_where_it_is_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_pythons_are_all_from_the_oldest_that_the_program_takes() -> None:
+    """ADR-0024 verification 12: none between the first and the last is left out."""
+    assert first._TOO_OLD[1].startswith(f"Python 3.{pythons.MINORS[0]} or later ")
+    assert list(pythons.MINORS) == list(range(11, 15))
+
+
+@pytest.mark.parametrize("minor", pythons.MINORS)
+def test_each_python_runs_everything_where_it_is_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minor: int
 ) -> None:
+    """ADR-0024 verification 12: `build.py test` under it is the whole suite."""
     commands = parts_that_pass(monkeypatch)
-    testing._suites(str(tmp_path), [Python(13, ("one",), "a")], {})
+    testing._suites(str(tmp_path), [Python(minor, ("one",), "a")], {})
     folders = [word for command in commands for word in command if word.startswith("tests/")]
     assert len(folders) == len(set(folders))
     assert set(folders) == {

@@ -25,7 +25,7 @@ PATIENT = 'echo $$ >> "{0}/pid"; while [ ! -e "{0}/go" ]; do sleep 0.05; done; e
 SLOW_REFUSAL = """
 CREATE TRIGGER slow_refusal BEFORE INSERT ON receipt_journal BEGIN
   SELECT count(*) FROM sqlite_schema, sqlite_schema, sqlite_schema, sqlite_schema,
-    (SELECT 1 FROM sqlite_schema LIMIT 20), (SELECT 1 FROM sqlite_schema LIMIT 5);
+    (SELECT 1 FROM sqlite_schema LIMIT 20), (SELECT 1 FROM sqlite_schema LIMIT 2);
   SELECT RAISE(ABORT, 'no row');
 END
 """

@@ -157,6 +157,17 @@ def test_a_plane_that_knows_better_stops_the_start(world: World, status: str, re
     assert world.executor.drafts == []
 
 
+@pytest.mark.parametrize("name", ["IFS", "SHELLOPTS", "PWD"])
+def test_a_variable_that_belongs_to_the_shell_makes_no_child(world: World, name: str) -> None:
+    """ADR-0115 section 3: the environment is judged before a secret, a log or a process exists."""
+    plan = offers.plan(environment=[{"name": name, "kind": "public", "value": "x"}])
+    world.accept(executionRevision=plan)
+    assert world.processor.process("offer-1") == inbox.START_FAILED
+    assert (world.executor.drafts, world.logs.taken_in, world.logs.released) == ([], [], 0)
+    assert world.processor.process("offer-1") == inbox.START_FAILED
+    assert world.plane.asked[-1] == ("start-failure", "start_failed")
+
+
 def test_an_offer_of_another_session_or_an_over_lease_is_not_touched(world: World) -> None:
     world.accept()
     world.session.current = None
