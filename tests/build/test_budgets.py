@@ -51,6 +51,28 @@ def weights(loaded: frozenset[str]) -> str:
     return ", ".join(f"{name} {size:,}" for size, name in sorted(found, reverse=True)[:8])
 
 
+PROMISED = {
+    "zipapp_bytes": 384 << 10,
+    "zipapp_files": 512,
+    "idle_private_dirty_kib": 4 << 10,
+    "idle_rss_kib": 6.5 * 1024,
+    "run_cpu_ratio": 10,
+    "run_device_bytes_burst": 64 << 10,
+    "run_device_bytes_apart": 128 << 10,
+    "run_commits": 3,
+    "run_flushes": 5,
+    "idle_bytes_written": 0,
+    "idle_wakes_per_minute": 2,
+}
+
+
+def test_no_gate_is_wider_than_it_was_promised() -> None:
+    """ADR-0069 verification 9: a gate that moves along with what it measures holds nothing."""
+    assert {name: BUDGET[name] for name in PROMISED} == PROMISED
+    worker = gates.budget(ROOT, "worker-edge")
+    assert (worker["zipapp_bytes"], worker["zipapp_files"]) == (256 << 10, 512)
+
+
 def test_twenty_secrets_that_are_stored_and_used_cost_an_idle_daemon_nothing(
     product: Product,
 ) -> None:
