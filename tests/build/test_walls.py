@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,29 @@ def house(root: Path, **changed: str) -> list[str]:
 def test_this_house_has_no_arrow_that_points_up_and_no_foreign_import() -> None:
     """ADR-0115 verification 9: a log's allocator brings no room, table, module or timer along."""
     assert walls.violations(ROOT) == []
+
+
+# module -> what it lists, none of which is a receipt, a log or the database
+LISTS = {
+    "app.doctor": "crontabs of the machine",
+    "app.kit": "the program's own tree",
+    "app.making": "a new state's folder, for what makes it no new one",
+    "app.program": "the profiles of a checkout",
+    "system.child": "its own descriptors",
+    "system.process": "processes",
+}
+
+
+def test_whoever_keeps_receipts_and_logs_lists_no_directory() -> None:
+    """ADR-0069 section 4: the database is the only source of names."""
+    listing = re.compile(r"\b(listdir|scandir|f?walk|iterdir|r?glob|opendir)\b\(")
+    package = Path(ROOT, "qinglong_edge")
+    found = {
+        ".".join(path.relative_to(package).with_suffix("").parts)
+        for path in package.rglob("*.py")
+        if listing.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == set(LISTS)
 
 
 def test_an_honest_house_is_believed(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ def test_each_artifact_carries_only_what_its_front_end_reaches() -> None:
     assert not [name for name in runtime if "/worker" in name or name.endswith("/inbox.py")]
     for room in ("cli/main", "app/runtime", "storage/runs", "execution/dispatch"):
         assert f"qinglong_edge/{room}.py" not in worker
+    for of_the_plane in ("storage/secrets", "storage/tasks", "secret/keyring", "secret/provider"):
+        assert f"qinglong_edge/{of_the_plane}.py" not in worker  # ADR-0024 section 6
     assert "qinglong_edge/worker/transport.py" in worker
 
 
