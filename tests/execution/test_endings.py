@@ -123,6 +123,11 @@ def test_a_receipt_that_lies_ends_nothing_and_is_quarantined_intent_first(
     assert world.attempt().evidence == "wait_status"
     assert world.machine.quarantined == {world.attempt().id}
     assert rows == [[(1, "quarantined")]]
+    world.run_for(300_000)  # its end has gone through the maintenance, what it left is not due yet
+    assert world.machine.quarantined == {world.attempt().id}
+    assert world.journal() == [(1, "quarantined")]
+    world.run_for(3_600_000)
+    assert (world.machine.quarantined, world.journal()) == (set(), [])
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,10 @@ def test_an_upload_says_in_front_what_it_is() -> None:
     data = exchange.upload_header(entry, byte_length=10, truncated=False)
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     assert data[4:].startswith(b'{"schema":"qinglong/remote-worker-artifact-upload@v1",')
-    assert data.endswith(b'"byteLength":10,"truncated":false}')
+    named = (
+        b'"logArtifactId":"%s","byteLength":10,"truncated":false}' % (entry.log_id or "").encode()
+    )
+    assert data.endswith(named)
 
 
 def test_an_upload_counts_only_if_the_plane_has_the_same_bytes() -> None:
@@ -186,6 +189,7 @@ def test_a_completion_tells_outcome_times_and_the_stored_log() -> None:
         "finishedAtMs": 100,  # a wall clock that stepped back makes no negative run
         "exitCode": 3,
     }
+    assert body["artifact"]["logArtifactId"] == entry.log_id
     assert "workerId" not in str(body)
     reply = {
         "schema": "qinglong/remote-worker-completion@v1",
