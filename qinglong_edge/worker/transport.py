@@ -249,12 +249,14 @@ class Transport:
 
         reply: Any = _Reply(sock, lambda: self._left_s(until_ms))
         response = HTTPResponse(reply, method="POST")
-        response.begin()
-        if response.status != 200:
-            self.close()
-            raise _status_error(response.status)
-        data = self._body(response, route)
-        response.close()
+        try:
+            response.begin()
+            if response.status != 200:
+                self.close()
+                raise _status_error(response.status)
+            data = self._body(response, route)
+        finally:
+            response.close()  # what is left to the collector, Python 3.13 may tell on stderr
         self._used_ms = self._clock.boot_ms()
         if response.will_close:
             self.close()

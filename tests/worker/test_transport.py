@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from http import client
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,28 @@ def test_a_refusal_is_told_by_its_status_alone(
         wire.post(ID, _REGISTER, BODY)
     assert caught.value.code == code
     assert isinstance(wire.post(ID, _REGISTER, BODY), dict)
+
+
+@pytest.mark.parametrize(
+    "fault", [{"kind": "cut_after"}, {"kind": "status", "status": 503}, {"kind": "garbage"}]
+)
+def test_a_reply_that_is_no_good_is_closed_and_not_left_to_the_collector(
+    plane: Plane, wire: Transport, monkeypatch: pytest.MonkeyPatch, fault: dict[str, Any]
+) -> None:
+    """Python 3.13 prints what its collector cannot close: a router's log would fill with that."""
+    made: list[client.HTTPResponse] = []
+
+    class Watched(client.HTTPResponse):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            made.append(self)
+
+    monkeypatch.setattr(client, "HTTPResponse", Watched)
+    plane.order("fault", fault={"op": "register", **fault})
+    with pytest.raises(EdgeError):
+        wire.post(ID, _REGISTER, BODY)
+    wire.post(ID, _REGISTER, BODY)
+    assert [(each.isclosed(), each.closed) for each in made] == [(True, True)] * 2
 
 
 def test_a_second_reply_nobody_asked_for_is_not_taken_for_the_next(
