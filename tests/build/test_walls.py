@@ -46,6 +46,7 @@ LISTS = {
     "app.making": "a new state's folder, for what makes it no new one",
     "app.program": "the profiles of a checkout",
     "system.child": "its own descriptors",
+    "system.files": "a state's or runtime's directory that others may enter",
     "system.process": "processes",
 }
 
