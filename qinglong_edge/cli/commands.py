@@ -233,7 +233,8 @@ def _start(context: Context) -> int:
             ended = client.call("run.wait", {"run": str(answer["number"])})
             context.show(ended, lambda: render.run_fields(ended))
             return 0 if ended["status"] == "succeeded" else _NOT_SUCCEEDED
-    word = "queued" + (f" ({why})" if why else "") if queued else "started"
+    word = "started" if answer["status"] == "running" else answer["status"]
+    word += f" ({why})" if why else ""
     return context.show(answer, lambda: f"run {answer['number']} {word}\n")
 
 

@@ -163,7 +163,8 @@ def test_a_command_whose_registration_the_database_refuses_has_no_effect(kit: Ki
     kit.ok("task", "add", "t", "--shell", f": >{ran}")
     kit.sql(SLOW_REFUSAL)
     with kit.daemon():
-        ended = kit.ended(kit.ok("start", "t")["number"])
+        assert kit.run("start", "t").out == "run 1 failed\n"
+        ended = kit.ended(1)
         assert (ended["status"], ended["error_code"]) == ("failed", "constraint")
         assert (ended["started_at_ms"], ended["evidence"]) == (None, "none")
         assert not ran.exists()
