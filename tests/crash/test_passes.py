@@ -60,7 +60,7 @@ def test_every_effect_that_fails_once_or_for_ever_leaves_nothing_behind_it(told:
 
 
 def test_an_owner_that_dies_at_any_effect_is_followed_by_one_that_knows(told: Any) -> None:
-    """P1, P2, P5 (ADR-0069 verification 2): before and after each effect that lasts."""
+    """P1, P2, P5 (ADR-0069 verification 1): before and after each effect that lasts."""
     figures = _pass("die", told)
     assert figures["deaths"] > figures["cases"] // SHARE
 

@@ -172,6 +172,23 @@ def test_a_command_whose_registration_the_database_refuses_has_no_effect(kit: Ki
     assert kit.sql("SELECT count(*) FROM receipt_journal") == [(0,)]
 
 
+def test_a_wrapper_that_somebody_changed_runs_nothing_and_registers_nothing(kit: Kit) -> None:
+    """ADR-0069 verification 2, in the whole program; one that is missing is put back."""
+    ran, wrapper = kit.file("ran"), kit.state / "run" / "wrapper.sh"
+    kit.ok("task", "add", "t", "--shell", "exit 3")
+    with kit.daemon():
+        wrapper.chmod(0o700)
+        wrapper.write_text(f": >{ran}\n" + wrapper.read_text())
+        changed = kit.ended(kit.ok("start", "t")["number"])
+        assert (changed["status"], changed["error_code"]) == ("failed", "wrapper_drift")
+        assert not any((kit.state / "receipts").iterdir())
+        wrapper.unlink()
+        assert kit.ended(kit.ok("start", "t")["number"])["exit_code"] == 3
+        assert not ran.exists()
+    assert kit.sql("SELECT pid FROM attempt WHERE run_number = 1") == [(None,)]
+    assert kit.sql("SELECT count(*) FROM receipt_journal WHERE run_number = 1") == [(0,)]
+
+
 def test_a_start_removes_one_terminal_receipt_by_the_journal_and_resolves_its_row(
     kit: Kit,
 ) -> None:
@@ -210,7 +227,10 @@ def test_a_receipt_that_nobody_can_believe_is_kept_in_quarantine(patient: Kit) -
     with kit.daemon():
         assert kit.ended(1)["status"] == "lost", "no success is invented"
     assert not list(shard.glob("*.json"))
-    assert (kit.state / "receipts" / ".quarantine").is_dir()
+    kept = kit.state / "receipts" / ".quarantine" / shard.name / f"{attempt['id']}.json"
+    assert kept.read_bytes() == b'{"exitCode":0}'
+    rows = kit.sql("SELECT state, quarantine_ref FROM receipt_journal")
+    assert rows == [("quarantined", str(kept.relative_to(kit.state / "receipts")))]
 
 
 @pytest.mark.parametrize("policy", ["leave", "cancel"])
