@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from qinglong_edge.core import inbox
 from qinglong_edge.core.errors import EdgeError
+from qinglong_edge.worker.failing import Failing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Lifecycle:
         self._timer_ms = 0
         self._changed: set[str] = set()
         self._turns: dict[bool, int] = {}
-        self._said = ""
+        self._failing = Failing(say, "tick_failed")
         self.drained = False
 
     def start(self) -> None:
@@ -112,13 +113,10 @@ class Lifecycle:
             again = self._turn()
         except (EdgeError, OSError, MemoryError) as error:
             other = "no_memory" if isinstance(error, MemoryError) else "storage_unavailable"
-            code = error.code if isinstance(error, EdgeError) else other
-            if code != self._said:
-                self._say("tick_failed", code=code)
-            self._said = code
+            self._failing.failed(error.code if isinstance(error, EdgeError) else other)
             again = False
         else:
-            self._said = ""
+            self._failing.over()
         self._schedule(0 if again else self._pause_ms())
 
     def _pause_ms(self) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from qinglong_edge.core import canonical
 from qinglong_edge.core.errors import EdgeError
 from qinglong_edge.core.offer import Claim, Worker
+from qinglong_edge.worker.failing import Failing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from qinglong_edge.worker.ports import ClockPort, InboxPort, SayPort
     from qinglong_edge.worker.session import Session
 
-_PAUSE_MS_MIN = 1_000
-_PAUSE_MS_MAX = 60_000
 _TOKEN_BYTES = 32
 
 
@@ -81,8 +80,7 @@ class Puller:
         self._clock = clock
         self._random = random
         self._say = say
-        self._failures = 0
-        self._failing = ""
+        self._failing = Failing(say, "pull_failed")
         self._not_before_ms = 0
         places.unanswered = store.claim() is not None
 
@@ -125,7 +123,7 @@ class Puller:
     def _ask(self, claim: Claim) -> Offer | None:
         self._places.unanswered = True
         offered = self._plane.offers(claim)
-        self._failures, self._failing = 0, ""
+        self._failing.over()
         if offered is None:
             self._places.unanswered = False
         return offered
@@ -141,16 +139,12 @@ class Puller:
         return entry.offer_id
 
     def _failed(self, claim: Claim, error: EdgeError) -> None:
-        self._failures += 1
         if error.code == "fenced":  # it can become nothing any more, under this session at least
             self._store.put_claim(self._new(claim.worker))
             self._places.unanswered = False
-        ceiling_ms = min(_PAUSE_MS_MAX, _PAUSE_MS_MIN << min(self._failures - 1, 6))
         chance = int.from_bytes(self._random(2), "big")
-        self._not_before_ms = self._clock.boot_ms() + (ceiling_ms * chance >> 16)
-        if self._failing != error.code:
-            self._say("pull_failed", code=error.code)
-        self._failing = error.code
+        pause_ms = self._failing.failed(error.code) * chance >> 16
+        self._not_before_ms = self._clock.boot_ms() + pause_ms
 
 
 def _uuid4(data: bytes) -> str:

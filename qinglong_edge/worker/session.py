@@ -23,6 +23,7 @@ from qinglong_edge.core import session as documents
 from qinglong_edge.core.errors import EdgeError, Refused
 from qinglong_edge.core.offer import Worker
 from qinglong_edge.core.session import DRAINING, OFFLINE, ONLINE
+from qinglong_edge.worker.failing import Failing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 SETTING = "session"
 _FENCED = "session_fenced"
 _STORED_BYTES_MAX = 65_536
-_RETRY_MS_MIN = 1_000
-_RETRY_MS_MAX = 60_000
 _FENCED_MS_MIN = 45_000
 _FENCED_MS_MAX = 600_000
 
@@ -80,8 +79,7 @@ class Session:
         self._until_ms = 0
         self._beat_ms = 0
         self._again_ms = 0
-        self._failures = 0
-        self._failing: str | None = None
+        self._failing = Failing(say, "session_failed")
         self._fenced = 0
         self._told_slots = -1
         self._retire = False  # finish what was offered to it, then make a new one
@@ -116,7 +114,7 @@ class Session:
     @property
     def trouble(self) -> str | None:
         """Why it may not act, or why its last request failed while it still may."""
-        return self.reason or self._failing
+        return self.reason or self._failing.code
 
     @property
     def takes_offers(self) -> bool:
@@ -163,10 +161,7 @@ class Session:
             self._failed(error)
 
     def _failed(self, error: EdgeError) -> None:
-        self._failures += 1
-        told, self._failing = self._failing, error.code
-        wait_ms = min(_RETRY_MS_MIN << min(self._failures - 1, 6), _RETRY_MS_MAX)
-        self._again_ms = self._clock.boot_ms() + wait_ms
+        self._again_ms = self._clock.boot_ms() + self._failing.failed(error.code)
         if error.code == "credential_rejected":
             self._block(error.code)
         elif error.code == "fenced" and self.reason is None:
@@ -174,8 +169,6 @@ class Session:
             self._again_ms = 0
         elif not self._status:
             self.reason = error.code
-        if told != error.code:  # a plane may be away for days
-            self._say("session_failed", code=error.code)
 
     def _block(self, reason: str) -> None:
         self.reason = reason
@@ -223,8 +216,7 @@ class Session:
         self._status = accepted.status
         self._until_ms = sent_ms + self._lease_ms
         self._beat_ms = sent_ms + self._heartbeat_ms
-        self._failures = 0
-        self._failing = None
+        self._failing.over()
         self._again_ms = 0
         self.reason = None
 
