@@ -29,7 +29,7 @@ from qinglong_edge.storage.inbox import NAME as STORE
 from qinglong_edge.storage.inbox import Inbox
 from qinglong_edge.system.child import Spawner
 from qinglong_edge.system.clock import Clock
-from qinglong_edge.system.dial import dial
+from qinglong_edge.system.dial import Dialer
 from qinglong_edge.system.files import Files, storage_error
 from qinglong_edge.system.loop import Loop
 from qinglong_edge.system.process import Processes
@@ -135,7 +135,7 @@ class Worker:
             config.worker_id,
             material=Credentials(config, parts.files).load,
             clock=clock,
-            dial=dial,
+            dial=Dialer(parts.spawner, parts.processes, clock).dial,
             timeout_ms=profile.request_timeout_ms,
             lease_end=self.leases.next_end,
         )

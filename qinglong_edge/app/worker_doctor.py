@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from qinglong_edge.app.worker_config import WorkerConfig
 
 _CONNECT_S = 5.0
-_CONNECT_MIN_S = 0.1  # nought would not wait at all
 _DAYS_MIN = 7
 
 
@@ -109,10 +108,17 @@ def _room(config: WorkerConfig, files: Files) -> dict[str, Any]:
 def _plane(config: WorkerConfig) -> dict[str, Any]:
     """A handshake with the very certificates; no request is sent."""
     until_s = time.monotonic() + _CONNECT_S
+
+    def left_s() -> float:
+        left = until_s - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
     try:
         context = transport.secured(config.trust, config.certificate, config.key)
         host, port = config.origin
-        plain = dial(host, port, lambda: max(_CONNECT_MIN_S, until_s - time.monotonic()))
+        plain = dial(host, port, left_s)
         with plain, context.wrap_socket(plain, server_hostname=host.encode("ascii")) as sock:
             version = sock.version()
     except (OSError, ValueError) as error:

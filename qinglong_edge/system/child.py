@@ -47,6 +47,7 @@ else:
 
 
 _MESSAGE_BYTES_MAX = 256
+ANSWER_BYTES_MAX = 2_048  # one write to a pipe, which is never cut
 _CHANNEL_BYTES = 8_192
 _PARK_FROM = 64
 _LOG_PLACE = 6
@@ -179,7 +180,7 @@ class Spawner:
     def consult(self, ask: Callable[[], bytes], kept: Iterable[int]) -> tuple[int, int]:
         """Fork a one-shot child that answers a question; its pid, and where its answer is read.
 
-        What it imports and reads leaves this process alone. At most 256 bytes come back, none if
+        What it imports and reads leaves this process alone. At most 2 KiB come back, none if
         it fails. `kept` stay open in it. The caller reads to the end, closes and reaps.
         """
         read, write = os.pipe2(os.O_CLOEXEC)
@@ -328,7 +329,7 @@ def _answer(
         _arrange({0: null, 1: null, 2: null}, {parked, *kept})
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         never_dump()
-        os.write(parked, ask()[:_MESSAGE_BYTES_MAX])
+        os.write(parked, ask()[:ANSWER_BYTES_MAX])
     finally:
         os._exit(0)
 

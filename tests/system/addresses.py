@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 from collections.abc import Iterator
 from typing import Any
+
+import pytest
+
+_LONG_S = 30
 
 
 @contextlib.contextmanager
@@ -23,6 +28,19 @@ def silent() -> Iterator[tuple[str, int]]:
     finally:
         for each in (listener, *waiting):
             each.close()
+
+
+@contextlib.contextmanager
+def unanswered() -> Iterator[None]:
+    """A resolver that answers nobody, in this process and in its children."""
+
+    def never(*_given: object, **_named: object) -> None:
+        select.select([], [], [], _LONG_S)
+        raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", never)
+        yield
 
 
 def resolved(*places: tuple[str, int]) -> Any:
