@@ -138,6 +138,7 @@ class Worker:
             dial=Dialer(parts.spawner, parts.processes, clock).dial,
             timeout_ms=profile.request_timeout_ms,
             lease_end=self.leases.next_end,
+            meanwhile=lambda: self.executor.guard(self.leases.outlived),
         )
         self.plane = Plane(self.transport, config.worker_id)
         self.artifacts = WorkerLogAllocator(

@@ -9,6 +9,8 @@ Owns the processes of this worker's offers. Promises:
   first, and the process gets a descriptor of the very same file.
 * An end is told once, and the wrapper hears `ok` only after whoever was told has committed it.
 * Nothing is signalled but by exact identity; a stop that cannot prove the end says so.
+* No stop waits for the network: `guard` begins it and goes on with it from within a request. It
+  asks of the system and signals, and no more: ends of stops are told from the loop, later.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     )
 
 _PID_POLL_MS = 1_000
+_GUARD_MS = 200  # between two looks of `guard`: each reads all of /proc for each stop
 _KILLED = 137  # what a shell says of a command that KILL has ended
 _SIGKILL = 9
 WHOLE, CUT = "whole", "cut"
@@ -91,6 +94,7 @@ class Process:
         "channel_bytes",
         "end",
         "entry",
+        "guarded",
         "launch",
         "pid_fd",
         "poll",
@@ -109,6 +113,7 @@ class Process:
         self.stopped: Stopped | None = None
         self.channel_bytes = b""
         self.end: End | None = None
+        self.guarded = False  # its lease was outlived while a request was waited for
 
 
 class Executor:
@@ -136,6 +141,7 @@ class Executor:
         self._pids = pids
         self._clock = clock
         self._grace_ms = grace_ms
+        self._guarded_ms = 0
         self._processes: dict[str, Process] = {}
         self._drafts: set[Draft] = set()
         # Commits the end that a live process's wrapper told; True = durable.
@@ -385,7 +391,10 @@ class Executor:
     # -- stopping ------------------------------------------------------------------------------
 
     def stop(self, entry: Entry, done: Callable[[Stopped], None]) -> bool:
-        """Stop by exact identity; False if a stop is under way already. `done` is called once."""
+        """Stop by exact identity; False if a stop is under way already.
+
+        `done` is called once, from the loop.
+        """
         target = entry.target
         if target is None:
             return False
@@ -395,21 +404,41 @@ class Executor:
             self._processes[entry.offer_id] = process
         if process.stop is not None:
             return False
-        over = False
-
-        def stopped(result: Stopped) -> None:
-            nonlocal over
-            over = True
-            process.stopped = result
-            process.stop = None
-            done(result)
-            self.on_change(entry.offer_id)
-
-        stop = self._controller.stop(
-            target, own=process.launch, grace_ms=self._grace_ms, done=stopped
+        process.stop = self._controller.stop(
+            target,
+            own=process.launch,
+            grace_ms=self._grace_ms,
+            # Not at once: whoever waits for a request may be in the middle of this very record.
+            done=lambda result: self._later(lambda: self._stopped(process, result, done)),
         )
-        process.stop = None if over else stop
         return True
+
+    def _later(self, call: Callable[[], None]) -> None:
+        self._loop.call_later(0, call)
+
+    def _stopped(self, process: Process, result: Stopped, done: Callable[[Stopped], None]) -> None:
+        process.stop = None
+        process.stopped = result
+        done(result)
+        self.on_change(process.entry.offer_id)
+
+    def guard(self, outlived: Callable[[str], bool]) -> None:
+        """What may not wait for the loop: called again and again while a request is waited for.
+
+        Stops go on, and one begins, once, of each process whose lease is `outlived`.
+        """
+        now_ms = self._clock.boot_ms()
+        if now_ms < self._guarded_ms + _GUARD_MS:
+            return
+        self._guarded_ms = now_ms
+        for process in list(self._processes.values()):
+            if process.stop is not None:
+                process.stop.advance()
+                continue
+            proven = process.stopped is not None and process.stopped.conclusive
+            if not proven and not process.guarded and outlived(process.entry.offer_id):
+                process.guarded = True
+                self.stop(process.entry, lambda _stopped: None)
 
     def stopping(self, offer_id: str) -> bool:
         """True while a stop is under way."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from qinglong_edge.worker.ports import ClockPort
 
 
+_CHANCE_MS = 1_000  # of a renewal that is on its way when its lease ends
+
+
 class Leases:
     """Ends and next renewals by offer, in boottime ms."""
 
@@ -49,6 +52,11 @@ class Leases:
     def expired(self, entry: Entry) -> bool:
         """True once nothing may be done under the lease."""
         return self._clock.boot_ms() >= self.ends_boot_ms(entry)
+
+    def outlived(self, offer_id: str) -> bool:
+        """True once a lease has been over for so long that no request may be waited for."""
+        end_ms = self._ends.get(offer_id)
+        return end_ms is not None and self._clock.boot_ms() >= end_ms + _CHANCE_MS
 
     def due_boot_ms(self, entry: Entry) -> int:
         """When it is renewed next: at a third of its length, or earlier if `hasten` said so."""

@@ -82,6 +82,7 @@ class Lifecycle:
     def start(self) -> None:
         """Adopt what an earlier owner left running, then tick."""
         for entry in self._store.holding():
+            self._leases.ends_boot_ms(entry)  # known before the first request is waited for
             self._executor.adopt(entry)
         self._schedule(0)
 
@@ -120,10 +121,12 @@ class Lifecycle:
         self._schedule(0 if again else self._pause_ms())
 
     def _pause_ms(self) -> int:
-        """The cadence, or less if a lease or the session has to be kept before."""
+        """The cadence, or less if a lease ends, or it or the session has to be kept before."""
+        now_ms = self._clock.boot_ms()
         dues = [self._session.wake_boot_ms, *self._leases.dues()]
-        due_ms = min(dues) - self._clock.boot_ms()
-        return min(self._cadence_ms, max(_PAUSE_MS_MIN, due_ms))
+        pause_ms = min(self._cadence_ms, max(_PAUSE_MS_MIN, min(dues) - now_ms))
+        end_ms = self._leases.next_end()
+        return pause_ms if end_ms is None else min(pause_ms, end_ms - now_ms)
 
     def _turn(self) -> bool:
         """One tick; True if the next one should come at once."""

@@ -9,8 +9,10 @@ Owns how a request travels. Promises:
 * Certificate, key, trust and token are read again when their files change; a connection made with
   the old ones is given up.
 
-Synchronous on purpose: a request has a bound in all, and nothing of a running task waits for it. It
-ends with the first lease that is over, too: a plane that is silent never delays a stop.
+Synchronous on purpose: a request has a bound in all, and nothing of a running task waits for it.
+Five times a second, whatever the network does, it calls its `meanwhile`, which sees to the stops
+that are due: a plane that is silent never delays one. It ends with the first lease that is over,
+too, so that what follows from that is not delayed either.
 """
 
 from __future__ import annotations
@@ -27,14 +29,17 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterable
     from http.client import HTTPResponse
-    from typing import Any
+    from typing import Any, TypeVar
 
     from qinglong_edge.worker.ports import ClockPort
+
+    T = TypeVar("T")
 
 BASE = "/api/v3/worker-ingress/workers/"
 JSON_TYPE = "application/json"
 ARTIFACT_TYPE = "application/vnd.qinglong.worker-artifact"
 _TIMEOUT_MS_MIN = 1_000  # however soon a lease is over: a renewal has to have a chance
+_LOOK_S = 0.2  # the longest time in which nothing else is seen to
 _IDLE_MS_MAX = 4_000  # a plane closes what is idle for 5 s
 _REQUESTS_MAX = 90  # and what has served 100 requests
 _DEPTH_MAX = 16
@@ -101,10 +106,13 @@ class Transport:
         dial: Callable[[str, int, Callable[[], float]], socket.socket],
         timeout_ms: int,
         lease_end: Callable[[], int | None] = lambda: None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         """`dial` connects to a host and a port within the seconds that are left.
 
         `lease_end`: the boottime at which something has to be stopped unless a plane answers.
+        `meanwhile` is called from within a request, whenever it asks for the time that is left: it
+        sends nothing to the plane, and changes nothing that whoever sends a request relies on.
         """
         self._origin = origin
         self._worker_id = worker_id
@@ -113,6 +121,7 @@ class Transport:
         self._dial = dial
         self._timeout_ms = timeout_ms
         self._lease_end = lease_end
+        self._meanwhile = meanwhile
         self._sock: ssl.SSLSocket | None = None
         self._context: ssl.SSLContext | None = None
         self._stamp: tuple[object, ...] | None = None
@@ -154,12 +163,20 @@ class Transport:
         until_ms = now_ms + self._timeout_ms
         if end_ms is not None:
             until_ms = min(until_ms, max(end_ms, now_ms + _TIMEOUT_MS_MIN))
+
+        def left_s() -> float:
+            self._meanwhile()
+            left_ms = until_ms - self._clock.boot_ms()
+            if left_ms <= 0:
+                raise TimeoutError
+            return left_ms / 1000
+
         material = self._material()
         try:
-            sock = self._connected(material, until_ms)
+            sock = self._connected(material, left_s)
             head = self._head(session_id, route, kind, length, material.token)
-            self._send(sock, head, length, pieces, until_ms)
-            return self._reply(sock, route, until_ms)
+            self._send(sock, head, length, pieces, left_s)
+            return self._reply(sock, route, left_s)
         except (OSError, HTTPException) as error:
             self.close()
             raise Unavailable(
@@ -185,7 +202,7 @@ class Transport:
         )
         return "\r\n".join(lines).encode("ascii")
 
-    def _connected(self, material: Material, until_ms: int) -> ssl.SSLSocket:
+    def _connected(self, material: Material, left_s: Callable[[], float]) -> ssl.SSLSocket:
         """The living connection, or a new one; a stale one is seen before anything is sent."""
         import socket
 
@@ -199,16 +216,18 @@ class Transport:
             self.close()
         if self._sock is None:
             context = self._secured(material)
-            plain = self._dial(*self._origin, lambda: self._left_s(until_ms))
+            plain = self._dial(*self._origin, left_s)
             try:
                 plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                plain.settimeout(self._left_s(until_ms))
                 # As bytes: a text would load the tables of international names.
                 host = self._origin[0].encode("ascii")
-                self._sock = context.wrap_socket(plain, server_hostname=host)
+                self._sock = sock = context.wrap_socket(
+                    plain, server_hostname=host, do_handshake_on_connect=False
+                )
             except BaseException:
                 plain.close()
                 raise
+            _patiently(sock, left_s, sock.do_handshake)
             self._requests = 0
         self._requests += 1
         return self._sock
@@ -225,7 +244,7 @@ class Transport:
         head: bytes,
         length: int,
         pieces: Iterable[bytes],
-        until_ms: int,
+        left_s: Callable[[], float],
     ) -> None:
         left = length
         waiting = head
@@ -235,19 +254,16 @@ class Transport:
                 break
             waiting += piece
             if len(waiting) >= _PIECE_BYTES or left == 0:
-                sock.settimeout(self._left_s(until_ms))
-                sock.sendall(waiting)
+                _send_all(sock, waiting, left_s)
                 waiting = b""
         if left:
             raise Unavailable("upload_changed", "A log changed its size while it was sent.")
-        if waiting:
-            sock.settimeout(self._left_s(until_ms))
-            sock.sendall(waiting)
+        _send_all(sock, waiting, left_s)
 
-    def _reply(self, sock: ssl.SSLSocket, route: Route, until_ms: int) -> object:
+    def _reply(self, sock: ssl.SSLSocket, route: Route, left_s: Callable[[], float]) -> object:
         from http.client import HTTPResponse
 
-        reply: Any = _Reply(sock, lambda: self._left_s(until_ms))
+        reply: Any = _Reply(sock, left_s)
         response = HTTPResponse(reply, method="POST")
         try:
             response.begin()
@@ -283,12 +299,6 @@ class Transport:
             raise invalid_response("body")
         return data
 
-    def _left_s(self, until_ms: int) -> float:
-        left_ms = until_ms - self._clock.boot_ms()
-        if left_ms <= 0:
-            raise TimeoutError
-        return left_ms / 1000
-
     def close(self) -> None:
         """Give the connection up; the next request makes a new one."""
         sock, self._sock = self._sock, None
@@ -323,6 +333,23 @@ def _has_something_to_say(sock: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
+def _send_all(sock: ssl.SSLSocket, data: bytes, left_s: Callable[[], float]) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[_patiently(sock, left_s, lambda: sock.send(rest)) :]  # noqa: B023 - at once
+
+
+def _patiently(sock: ssl.SSLSocket, left_s: Callable[[], float], do: Callable[[], T]) -> T:
+    """Do what may have to wait, as often as it takes; what is left is asked again meanwhile."""
+    while True:
+        sock.settimeout(min(left_s(), _LOOK_S))
+        try:
+            return do()
+        except TimeoutError as error:
+            if error.errno is not None:  # the kernel's word: the other end is gone
+                raise
+
+
 class _Reply(io.RawIOBase):
     """A socket for reading one reply, every part of it within the time that is left."""
 
@@ -334,8 +361,7 @@ class _Reply(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(self._left_s())
-        return self._sock.recv_into(buffer)
+        return _patiently(self._sock, self._left_s, lambda: self._sock.recv_into(buffer))
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """What `HTTPResponse` asks a socket for."""

@@ -30,6 +30,7 @@ from qinglong_edge.system.files import Files
 from qinglong_edge.system.loop import Loop
 from qinglong_edge.system.process import Processes
 from qinglong_edge.worker.executor import Draft, End, Executor, Rejected, Started
+from tests.support import until
 from tests.unit import offers
 
 TOKEN = bytes([0x5A]) * 32
@@ -313,6 +314,56 @@ def test_a_killed_process_ends_with_what_killed_it(machine: Machine, tmp_path: P
     end = machine.executor.end_of(machine.entry)
     assert end is not None
     assert (end.exit_code, end.evidence) == (137, "stopped")
+
+
+def test_a_stop_that_is_guarded_waits_for_no_loop_and_tells_its_end_from_there(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """While a request is waited for nobody turns the loop, and nobody may be told of an end."""
+    deaf = tmp_path / "deaf"
+    machine.start(machine.draft(f"trap '' TERM; touch {deaf}; while :; do sleep 0.1; done"))
+    machine.turn(deaf.exists)
+    entry = machine.entry
+    assert entry is not None
+    changed: list[str] = []
+    machine.executor.on_change = changed.append
+
+    def guarded(*outlived: str) -> bool:
+        machine.executor.guard(lambda offer_id: offer_id in outlived)
+        return machine.executor.gone(entry)
+
+    assert not guarded("offer-2")
+    assert not machine.executor.stopping("offer-1")
+    until(lambda: guarded("offer-1"), 10)
+    assert machine.executor.stopping("offer-1")
+    assert (changed, machine.executor.end_of(entry)) == ([], None)
+    machine.turn(lambda: changed)
+    end = machine.executor.end_of(entry)
+    assert end is not None
+    assert (end.exit_code, end.evidence) == (137, "stopped")
+    until(lambda: guarded("offer-1"))
+    assert not machine.executor.stopping("offer-1")  # once is enough
+
+
+def test_a_stop_that_was_begun_goes_on_under_guard_whatever_its_lease_says(
+    machine: Machine, tmp_path: Path
+) -> None:
+    deaf = tmp_path / "deaf"
+    machine.start(machine.draft(f"trap '' TERM; touch {deaf}; while :; do sleep 0.1; done"))
+    machine.turn(deaf.exists)
+    entry = machine.entry
+    assert entry is not None
+    done: list[Stopped] = []
+    machine.executor.stop(entry, done.append)
+
+    def guarded() -> bool:
+        machine.executor.guard(lambda _offer_id: False)
+        return machine.executor.gone(entry)
+
+    until(guarded, 10)
+    assert done == []
+    machine.turn(lambda: done)
+    assert done == [Stopped(conclusive=True, signal=9)]
 
 
 def test_an_exit_without_a_receipt_counts_by_its_status(machine: Machine) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from qinglong_edge.core import inbox
 from qinglong_edge.core.errors import Unavailable
+from qinglong_edge.core.inbox import Entry
 from qinglong_edge.worker.executor import End
+from qinglong_edge.worker.leases import Leases
 from qinglong_edge.worker.lifecycle import Lifecycle
 from tests.worker.world import World
 
@@ -27,6 +29,11 @@ class Rest:
     def __init__(self) -> None:
         self.later: list[tuple[int, Callable[[], None]]] = []
         self.goodbyes = 0
+        self.adopted: list[str] = []
+
+    def adopt(self, entry: Entry) -> None:
+        """Whoever holds a place is watched."""
+        self.adopted.append(entry.offer_id)
 
     def disconnect(self) -> None:
         """The plane is away."""
@@ -141,6 +148,34 @@ def test_a_tick_for_which_there_is_no_memory_is_said_and_tried_again(world: Worl
     turned._tick()
     assert world.said == [("tick_failed", {"code": "no_memory"})]
     assert rest.later[-1][0] == 2_000
+
+
+def test_a_tick_comes_when_a_lease_ends(world: World) -> None:
+    """Whatever runs under it is stopped then, and not up to a cadence later."""
+    rest = Rest()
+    turned = lifecycle(world, rest)
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.plane.answers["control"] = Unavailable("plane_unavailable", "503")
+    world.clock.turn(28_700)
+    turned._tick()
+    assert rest.later[-1][0] == 1_300
+    world.clock.turn(1_300)
+    turned._tick()
+    assert world.executor.stops == ["offer-1"]
+    assert rest.later[-1][0] == 2_000
+
+
+def test_what_was_adopted_has_a_lease_before_the_first_request(world: World) -> None:
+    world.at(inbox.RUNNING_ACKNOWLEDGED)
+    world.leases = Leases(world.clock)
+    rest = Rest()
+    lifecycle(world, rest).start()
+    assert rest.adopted == ["offer-1"]
+    world.clock.turn(30_999)
+    assert not world.leases.outlived("offer-1")
+    assert not world.leases.outlived("offer-2")
+    world.clock.turn(1)
+    assert world.leases.outlived("offer-1")
 
 
 def test_a_slow_cadence_costs_neither_a_lease_nor_the_session(world: World) -> None:

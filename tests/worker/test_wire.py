@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
 import ssl
 import threading
@@ -13,6 +14,7 @@ import pytest
 
 from qinglong_edge.core.errors import Unavailable
 from qinglong_edge.worker.plane import _REGISTER
+from qinglong_edge.worker.transport import Route
 from tests.system import addresses
 from tests.worker.kit import Plane, WorkerHome
 from tests.worker.test_transport import BODY, ID, transport
@@ -54,6 +56,69 @@ def test_a_plane_that_cannot_be_dialled_is_unavailable_within_the_bound_of_one_r
             transport(home, timeout_ms=1_000).post(ID, _REGISTER, BODY)
         assert time.monotonic() - begun < 4
     assert caught.value.code == "transport_unavailable"
+
+
+def stuck_resolver(_plane: Plane, stack: contextlib.ExitStack) -> tuple[str, int]:
+    """A name that nobody answers for."""
+    stack.enter_context(addresses.unanswered())
+    return "plane.example", 443
+
+
+def stuck_handshake(_plane: Plane, stack: contextlib.ExitStack) -> tuple[str, int]:
+    """A kernel that accepts for somebody who never does."""
+    listener = stack.enter_context(socket.socket())
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1)
+    host, port = listener.getsockname()
+    return host, port
+
+
+def stuck_upload(plane: Plane, stack: contextlib.ExitStack) -> tuple[str, int]:
+    """Nobody reads what is sent."""
+    return "127.0.0.1", _stuck(plane, stack, lambda _sock: None)
+
+
+def stuck_reply(plane: Plane, stack: contextlib.ExitStack) -> tuple[str, int]:
+    """A reply of which one byte comes at a time."""
+
+    def drip(sock: ssl.SSLSocket) -> None:
+        sock.sendall(b"H")
+
+    return "127.0.0.1", _stuck(plane, stack, drip)
+
+
+def _stuck(plane: Plane, stack: contextlib.ExitStack, each: Callable[[ssl.SSLSocket], None]) -> int:
+    over = threading.Event()
+
+    def serve(sock: ssl.SSLSocket) -> None:
+        until_s = time.monotonic() + 20
+        while not over.wait(0.05) and time.monotonic() < until_s:
+            each(sock)
+
+    port = stack.enter_context(peer(plane, serve))
+    stack.callback(over.set)
+    return port
+
+
+@pytest.mark.parametrize("stuck", [stuck_resolver, stuck_handshake, stuck_upload, stuck_reply])
+def test_wherever_a_request_is_stuck_what_is_due_meanwhile_is_seen_to(
+    plane: Plane,
+    home: WorkerHome,
+    stuck: Callable[[Plane, contextlib.ExitStack], tuple[str, int]],
+) -> None:
+    """A stop may wait for a fraction of a second, and for nothing that the network does."""
+    looks: list[float] = []
+    with contextlib.ExitStack() as stack:
+        host, port = stuck(plane, stack)
+        home.configure(origin=f"https://{host}:{port}")
+        wire = transport(home, timeout_ms=1_200, meanwhile=lambda: looks.append(time.monotonic()))
+        begun = time.monotonic()
+        with pytest.raises(Unavailable) as caught:
+            wire.upload(ID, Route(name="artifacts"), 16 << 20, iter([bytes(65_536)] * 256))
+        looks = [begun, *looks, time.monotonic()]
+    assert caught.value.code == "transport_unavailable"
+    assert 1.1 < looks[-1] - begun < 3
+    assert max(after - before for before, after in itertools.pairwise(looks)) < 0.8
 
 
 @pytest.mark.parametrize(
