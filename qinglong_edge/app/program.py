@@ -43,9 +43,9 @@ def archive() -> str | None:
     return None if os.path.isdir(_PACKAGE) else above
 
 
-def settle() -> None:
-    """For a process that stays, before it loads: forget what only its start needed."""
-    interpreter.forget_starter()
+def settle(*needed: str) -> None:
+    """For a process that stays, before it loads: forget what its start alone took."""
+    interpreter.forget_starter(*needed)
 
 
 def release() -> None:

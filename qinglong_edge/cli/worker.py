@@ -29,6 +29,8 @@ _USAGE = """usage: qinglong-edge-worker COMMAND [--config FILE]
 
 FILE is /etc/qinglong-worker/worker.json unless it is given.
 """
+# What `json`, `ssl` and `http.client` take of the modules that the interpreter's start brought.
+_NEEDED = ("collections", "functools", "keyword", "operator", "reprlib", "types", "warnings")
 _COMMANDS = frozenset({"run", "status", "drain", "settle", "doctor"})
 
 
@@ -36,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line; the exit status."""
     telling.prepare_process(anew=argv is None)
     try:
-        return _main(sys.argv[1:] if argv is None else argv)
+        return _main(sys.argv[1:] if argv is None else argv, anew=argv is None)
     except EdgeError as error:
         facts = " ".join(f"{name}={value}" for name, value in error.facts.items())
         _write(2, f"qinglong-edge-worker: {error.code}: {error.message} {facts}".rstrip())
@@ -50,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_BUG
 
 
-def _main(arguments: list[str]) -> int:
+def _main(arguments: list[str], *, anew: bool) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         _write(1 if arguments else 2, _USAGE.rstrip())
         return 0 if arguments else 2
@@ -59,7 +61,7 @@ def _main(arguments: list[str]) -> int:
 
     config = worker_config.read(options.get("--config", _DEFAULT))
     if command == "run":
-        return _run(config)
+        return _run(config, anew=anew)
     if command == "doctor":
         from qinglong_edge.app import worker_doctor
 
@@ -76,8 +78,12 @@ def _main(arguments: list[str]) -> int:
     return 0
 
 
-def _run(config: WorkerConfig) -> int:
-    from qinglong_edge.app import program, worker_daemon
+def _run(config: WorkerConfig, *, anew: bool) -> int:
+    from qinglong_edge.app import program
+
+    if anew:
+        program.settle(*_NEEDED)
+    from qinglong_edge.app import worker_daemon
 
     program.release()
     if not worker_daemon.serve(config):

@@ -24,10 +24,11 @@ _STARTERS = (
 )
 
 
-def forget_starter() -> None:
+def forget_starter(*needed: str) -> None:
     """Forget `runpy` and what it alone needed; its frames are below ours and look at nothing more.
 
-    For a process that lives for months, before it imports what it lives on.
+    For a process that lives for months, before it imports what it lives on; `needed` are modules
+    that this takes in turn.
     """
     starter = sys.modules.pop("runpy", None)
     if starter is None:
@@ -36,7 +37,8 @@ def forget_starter() -> None:
         if isinstance(value, type(sys)):
             delattr(starter, name)
     for name in _STARTERS:
-        sys.modules.pop(name, None)
+        if name not in needed:
+            sys.modules.pop(name, None)
     gc.collect()  # a module's functions and classes hold one another
 
 

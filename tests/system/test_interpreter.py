@@ -56,6 +56,16 @@ def test_a_resident_process_forgets_what_only_its_start_needed(tmp_path: Path) -
     assert after == []
 
 
+def test_what_a_process_lives_on_stays_the_very_same(tmp_path: Path) -> None:
+    told = started(
+        tmp_path,
+        "import functools\n"
+        "interpreter.forget_starter('functools')\n"
+        "told = sys.modules.get('functools') is functools, 'runpy' in sys.modules",
+    )
+    assert told == [True, False]
+
+
 def test_what_was_forgotten_is_given_back_to_the_system(tmp_path: Path) -> None:
     """A function of each module that is gone would keep all of it."""
     told = started(
