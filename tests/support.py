@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -18,6 +21,9 @@ T = TypeVar("T")
 OF_THE_C_LIBRARY = 0b111 << 31
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# The program leaves a killed child that does not die within 0.1 s to its next look; a test ends.
+REAP_TRIES = 10_000
 
 # Runs the program as a zipapp runs it, and tells at its end what has been imported.
 _WATCH = """
@@ -43,20 +49,49 @@ def read_zone() -> None:
         time.tzset()
 
 
-def until(ready: Callable[[], T], timeout: float = 10.0, *, what: str = "") -> T:
-    """The first true answer of `ready`, asked every 5 ms; AssertionError after `timeout` s."""
+def until(ready: Callable[[], T], timeout: float = 30.0, *, what: str = "") -> T:
+    """The first true answer of `ready`, asked every 5 ms; AssertionError after `timeout` s.
+
+    The last question is asked behind the deadline: this process may have stood still till then.
+    """
     deadline = time.monotonic() + timeout
     while True:
+        late = time.monotonic() > deadline
         answer = ready()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        if late:
             raise AssertionError(f"not within {timeout} s: {what or ready}")
         time.sleep(0.005)
 
 
+def cpu_s(call: Callable[[], object]) -> float:
+    """CPU seconds of a call; collecting what other tests have left is no part of it."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        begun = time.process_time()
+        call()
+        return time.process_time() - begun
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def unit_s() -> float:
+    """CPU seconds of a hundred thousand plain steps, here and now: 5 ms on a desktop.
+
+    A bound in such units holds in an emulator, and where a neighbour takes half of the core.
+    """
+
+    def steps() -> None:
+        sum(number & 7 for number in range(100_000))
+
+    return min(cpu_s(steps) for _ in range(3))
+
+
 def say_to(fifo: str | os.PathLike[str], text: str = "go\n") -> None:
-    """Write a line to whoever reads a FIFO; AssertionError if nobody does within 10 s."""
+    """Write a line to whoever reads a FIFO; AssertionError if nobody does in `until`'s time."""
     descriptor: int | None = None
 
     def read() -> bool:
@@ -71,6 +106,16 @@ def say_to(fifo: str | os.PathLike[str], text: str = "go\n") -> None:
     until(read, what=f"nobody reads {fifo}")
     with open(descriptor or 0, "w", encoding="utf-8") as opened:
         opened.write(text)
+
+
+@contextlib.contextmanager
+def nearby(path: Path) -> Iterator[str]:
+    """A short name of a path for a socket, which takes 107 bytes; its folder is there."""
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def loaded_modules(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
 
 import pytest
 from hypothesis import assume, given, settings
@@ -14,6 +13,7 @@ from qinglong_edge.core.civil import year_start
 from qinglong_edge.core.cron import Cron, parse
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.zone import Zone
+from tests.support import cpu_s, unit_s
 from tests.unit import cron_reference as reference
 from tests.unit import zones
 from tests.unit.test_cron import EXPRESSIONS, NEW_YORK
@@ -229,12 +229,15 @@ def test_every_so_many_minutes_keeps_its_rhythm_across_every_change(step: int) -
 
 
 @pytest.mark.parametrize("key", ["UTC", NEW_YORK, "EST5EDT,M3.2.0,M11.1.0"])
-def test_ten_thousand_answers_take_less_than_half_a_second(key: str) -> None:
+def test_an_answer_costs_less_than_a_thousand_plain_steps(key: str) -> None:
     cron, zone, at = parse("* * * * *"), zones.zone(key), ms("2026-03-01T00:00:00Z")
-    began = time.process_time()
-    for _ in range(10_000):
-        at = cron.next_after(at, zone)
-    assert time.process_time() - began < 0.5
+
+    def ask() -> None:
+        nonlocal at
+        for _ in range(10_000):
+            at = cron.next_after(at, zone)
+
+    assert cpu_s(ask) < 100 * unit_s()
     assert at == ms("2026-03-01T00:00:00Z") + 10_000 * MINUTE_MS
 
 
@@ -250,12 +253,14 @@ def test_ten_thousand_answers_take_less_than_half_a_second(key: str) -> None:
 def test_the_rarest_dates_are_found_across_a_missing_leap_day(
     expression: str, after: str, expected: str
 ) -> None:
-    began = time.process_time()
     for key in ("UTC", "Etc/UTC", "<+00>0"):
         assert iso(parse(expression).next_after(ms(after), zones.zone(key))) == expected
-    for key in DIVERSE:
-        parse(expression).next_after(ms(after), zones.zone(key))
-    assert time.process_time() - began < 0.005 * (len(DIVERSE) + 3)
+
+    def ask() -> None:
+        for key in DIVERSE:
+            parse(expression).next_after(ms(after), zones.zone(key))
+
+    assert cpu_s(ask) < len(DIVERSE) * unit_s()
 
 
 @pytest.mark.parametrize("key", ["UTC", NEW_YORK, "Asia/Shanghai"])
@@ -280,8 +285,10 @@ def test_a_clock_that_skips_a_whole_day_every_year_ends_the_search() -> None:
     """A zone nobody has: hour-star on the day that is always skipped never matches."""
     zone = zones.zone("AAA12BBB-12,J60/0,J300/0")
     cron = parse("0 * 1 3 *")
-    began = time.process_time()
-    with pytest.raises(Invalid) as caught:
-        cron.next_after(0, zone)
-    assert caught.value.code == "cron_horizon"
-    assert time.process_time() - began < 5.0
+
+    def ask() -> None:
+        with pytest.raises(Invalid) as caught:
+            cron.next_after(0, zone)
+        assert caught.value.code == "cron_horizon"
+
+    assert cpu_s(ask) < 1_000 * unit_s()
