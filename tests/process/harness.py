@@ -2,6 +2,8 @@
 
 The product's launcher is not used, so that the wrapper's contract has a second reader. A `Bench`
 runs it under one shell with that shell's own tools; `Running.wait` plays the daemon on its channel.
+The wrapper waits two seconds for an answer and for its capture; here it waits longer than any test,
+unless the test is about that: then whatever does not come at once is a wrapper that hangs.
 """
 
 from __future__ import annotations
@@ -42,8 +44,10 @@ _INSTALLED = ("busybox",) if _FOREIGN else ("dash", "bash", "busybox")
 SHELLS = (*_INSTALLED, *(("openwrt",) if OPENWRT else ()))
 EVERY_SHELL = pytest.mark.parametrize("shell", SHELLS)
 
-_SILENCE = struct.pack("ll", 2, 0)
-_HANGS_S = 20.0
+SILENCE_S = 2  # what the wrapper bears
+_WAITS = b"read -r -t %d "
+_HANGS_S = 40.0
+_PATIENT_S = 100
 _GONE = 199  # place of the descriptor that the exec closes
 
 
@@ -194,6 +198,7 @@ class Bench:
     shell: str
     folder: Path
     script: bytes = field(default_factory=WRAPPER.read_bytes)
+    silence_s: int = _PATIENT_S
     count: int = 0
 
     @functools.cached_property
@@ -272,13 +277,14 @@ class Bench:
             if value is not None:
                 given[f"QL3_{name}".encode()] = value.encode()
         ours, theirs = socket.socketpair()
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SILENCE)
+        _bears(theirs, self.silence_s)
         mark = os.memfd_create("ql3-mark")
-        runs = _memory(self.script) if script is None else script
+        runs = _memory(self._patient()) if script is None else script
         places = {1: mark, 3: runs, 6: opened, 9: theirs.fileno()}
         try:
             words = ["sh", "/proc/self/fd/3", *argv]
-            pid = _fork(self.program, words, given, places, quota if capture else None)
+            limit = quota if capture else None
+            pid = _fork(self.program, words, given, places, limit, self.silence_s)
         finally:
             os.close(opened)
             theirs.close()
@@ -287,6 +293,12 @@ class Bench:
             if not daemon:
                 ours.close()
         return Running(pid, mark, ours if daemon else None, place, target, truncated)
+
+    def _patient(self) -> bytes:
+        """The script with this bench's patience in the place of its own."""
+        before, found, after = self.script.partition(_WAITS % SILENCE_S)
+        assert found, "the wrapper waits otherwise"
+        return before + _WAITS % self.silence_s + after
 
     def _variables(self, umask: str) -> dict[str, str]:
         started_ms = time.time_ns() // 1_000_000
@@ -332,6 +344,10 @@ def _bytes(path: Path) -> bytes | None:
         return None
 
 
+def _bears(sock: socket.socket, silence_s: int) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", silence_s, 0))
+
+
 def _memory(data: bytes) -> int:
     fd = os.memfd_create("ql3-wrapper")
     os.write(fd, data)
@@ -344,13 +360,15 @@ def _fork(
     environment: dict[bytes, bytes],
     places: dict[int, int],
     soft_limit: int | None,
+    silence_s: int,
 ) -> int:
     """The pid of a child that has become the shell: its session and its exec are over."""
     gone_r, gone_w = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         try:
-            _become(program, argv, environment, places | {_GONE: gone_w}, soft_limit)
+            places = places | {_GONE: gone_w}
+            _become(program, argv, environment, places, soft_limit, silence_s)
         finally:
             os._exit(199)
     os.close(gone_w)
@@ -367,6 +385,7 @@ def _become(
     environment: dict[bytes, bytes],
     places: dict[int, int],
     soft_limit: int | None,
+    silence_s: int,
 ) -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -381,7 +400,7 @@ def _become(
         del places[6]
     else:
         done_r, done_w = socket.socketpair()
-        done_r.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SILENCE)
+        _bears(done_r, silence_s)
         output_r, output_w = os.pipe2(0)
         places |= {4: output_r, 5: output_w, 7: done_r.detach(), 8: done_w.detach()}
     parked = {place: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for place, fd in places.items()}

@@ -44,7 +44,7 @@ class Scene:
             grace_ms=grace_ms,
             done=self.outcomes.append,
         )
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while not self.outcomes and time.monotonic() < deadline:
             self.loop.run_once(100)
         return self.outcomes[0]

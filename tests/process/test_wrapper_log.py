@@ -18,7 +18,9 @@ from tests.process.harness import (
     QUOTA,
     RUN,
     SHELLS,
+    SILENCE_S,
     Bench,
+    uptime_cs,
 )
 from tests.support import say_to, until
 
@@ -68,12 +70,14 @@ def test_the_log_ends_at_the_quota_and_only_a_cut_is_a_fact(shell: str, tmp_path
 
 @EVERY_SHELL
 def test_a_fact_is_canonical_and_no_earlier_than_the_start(shell: str, tmp_path: Path) -> None:
+    before = uptime_cs()
     ended = Bench(shell, tmp_path).task("head -c 70000 /dev/zero")
+    passed_ms = (uptime_cs() - before) * 10
     assert ended.fact is not None
     found = fact.decode(ended.fact)
     assert (found.run_id, found.attempt_id, found.quota_reached) == (RUN, ATTEMPT, True)
     assert found.maximum_bytes == QUOTA
-    assert ended.receipt.started_at_ms <= found.observed_at_ms < ended.receipt.started_at_ms + 9_000
+    assert 0 <= found.observed_at_ms - ended.receipt.started_at_ms <= passed_ms
 
 
 @EVERY_SHELL
@@ -115,22 +119,21 @@ def test_a_grandchild_holds_the_receipt_two_seconds_and_its_output_is_kept(
     tmp_path: Path,
 ) -> None:
     """All shells at once, for each of them waits; the cut is found after the receipt has gone."""
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    started = []
-    for shell in SHELLS:
+    started, gates = [], [tmp_path / shell / "gate" for shell in SHELLS]
+    for shell, gate in zip(SHELLS, gates, strict=True):
         (tmp_path / shell).mkdir()
+        os.mkfifo(gate)
         text = f"(read go <'{gate}'; head -c 70000 /dev/zero) & echo now; exit 7"
-        started.append(Bench(shell, tmp_path / shell).start(["/bin/sh", "-c", text]))
+        bench = Bench(shell, tmp_path / shell, silence_s=SILENCE_S)
+        started.append(bench.start(["/bin/sh", "-c", text]))
     for running in started:
-        ended = running.wait()
+        ended = running.wait()  # the grandchild still waits at the gate
         assert (ended.codes, ended.word, ended.log) == ((7, 7), "late", b"now\n")
         assert ended.closed  # a daemon must not wait for the capture
-        assert 1.5 < ended.seconds < 6
+        assert ended.seconds > 1.5
         assert ended.fact is None
-    with gate.open("w") as opened:
-        opened.write("go\n" * len(started))
-    for running in started:
+    for running, gate in zip(started, gates, strict=True):
+        say_to(gate)
         until(running.fact.exists)
         assert len(running.log.read_bytes()) == QUOTA
         until(lambda: not running.fact.with_suffix(".tmp").exists())  # noqa: B023

@@ -88,7 +88,7 @@ def test_the_capture_speaks_no_locale_and_the_command_its_own(tmp_path: Path, sh
 def _told(running: Running) -> dict[str, bytes]:
     """The environments of the capture and of its command, which is ended then."""
     found: dict[str, bytes] = {}
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + 20
     while not {"cat", "sleep"} <= set(found) and time.monotonic() < give_up:
         found = _environments(running.pid)
     running.signal_group(signal.SIGTERM)
