@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from qinglong_edge.system import process
 from tests.skipping import unless_had
-from tests.support import ROOT, read_zone
+from tests.support import REAP_TRIES, ROOT, read_zone
 from tests.tools import builder, debian, leaks, strictness, testing
 
 _NAMES = ("LANG", "LANGUAGE", "TZ")
@@ -35,6 +36,14 @@ def _clean_environment() -> Iterator[None]:
         read_zone()
         yield
     read_zone()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patient() -> Iterator[None]:
+    """A child that was killed is collected here, however long a busy machine lets it wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "_REAP_TRIES", REAP_TRIES)
+        yield
 
 
 @pytest.fixture(autouse=True)

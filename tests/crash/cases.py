@@ -18,13 +18,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from qinglong_edge.system import process
 from tests.crash.invariants import ALWAYS, SETTLED, Check, Scene, broken
 from tests.crash.scenarios import Scenario
 from tests.crash.seam import DIED, Effect, Plan, guard
-from tests.crash.stage import HOUR, LOG_QUOTA, Shift, Slot, Stage, StoppedError, alive, children
+from tests.crash.stage import (
+    HEALED_S,
+    HOUR,
+    LOG_QUOTA,
+    Shift,
+    Slot,
+    Stage,
+    StoppedError,
+    alive,
+    children,
+)
+from tests.support import REAP_TRIES
 
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
-_GONE_S = 1.0
+_GONE_S = 20.0
 
 
 @dataclass
@@ -73,6 +85,7 @@ def apart(work: Callable[[], Any]) -> Any:
 def tell(fd: int, work: Callable[[], Any]) -> None:
     """Do the work in this guardian, and tell its value over the pipe."""
     be_reaper()
+    process._REAP_TRIES = REAP_TRIES
     try:
         told = (work(), "")
     except BaseException:  # noqa: BLE001 - the parent raises it
@@ -85,7 +98,7 @@ def tell(fd: int, work: Callable[[], Any]) -> None:
 
 def _end_children() -> None:
     """Whatever a case has left behind, and what that leaves behind in turn."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         for pid in children():
             if alive(pid):
@@ -212,7 +225,7 @@ class Case:
             stage.found()
         with stage.owned() as runtime:
             stage.define(*self.scenario.tasks)
-            quiet = stage.drive(stage.idle, jumps=40)
+            quiet = stage.drive(stage.idle, jumps=40, within_s=HEALED_S)
             effects = len(stage.plan.effects)
             if not quiet:
                 holds = [
@@ -225,7 +238,7 @@ class Case:
             runtime.scheduler.close()
             before = self.slot.effects()
             stage.start("plain")
-            stage.drive(stage.idle, jumps=3)
+            stage.drive(stage.idle, jumps=3, within_s=HEALED_S)
             if self.slot.effects() != before + 1:
                 self.proofs.append("a further run is not admitted, launched and ended")
             stage.jump(25 * HOUR)

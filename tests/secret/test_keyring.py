@@ -26,7 +26,7 @@ from qinglong_edge.secret import keyring
 from qinglong_edge.secret.keyring import Keyring
 from qinglong_edge.system.files import Files
 from tests.secret.making import KNOWN, VECTORS, refused
-from tests.support import ROOT
+from tests.support import ROOT, nearby
 from tests.unit.zones import FUZZ
 
 STRANGER = 54_321
@@ -250,8 +250,8 @@ def second_name(path: Path) -> None:
 
 
 def listener(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as sock, nearby(path) as name:
+        sock.bind(name)
 
 
 @pytest.mark.parametrize(

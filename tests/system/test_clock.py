@@ -6,12 +6,15 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from qinglong_edge.system.clock import Clock
 
 
-def test_the_wall_clock_is_in_milliseconds() -> None:
-    before = time.time_ns() // 10**6
-    assert before <= Clock().wall_ms() <= time.time_ns() // 10**6
+def test_the_wall_clock_is_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert abs(Clock().wall_ms() - time.time_ns() // 10**6) < 60_000  # it may be set meanwhile
+    monkeypatch.setattr(time, "time_ns", lambda: 1_750_000_000_123_999_999)
+    assert Clock().wall_ms() == 1_750_000_000_123
 
 
 def test_boottime_counts_what_the_machine_slept_too() -> None:
@@ -24,8 +27,8 @@ def test_uptime_is_boottime_in_centiseconds() -> None:
     """The wrapper measures a run's length on this scale."""
     clock = Clock()
     before = clock.uptime_cs()
-    assert abs(clock.boot_ms() - before * 10) < 5_000
-    assert before <= clock.uptime_cs()
+    now_ms = clock.boot_ms()
+    assert before * 10 <= now_ms < (clock.uptime_cs() + 1) * 10
 
 
 def test_a_stamp_is_the_moment_of_its_last_touch_or_nothing(tmp_path: Path) -> None:

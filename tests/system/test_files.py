@@ -16,7 +16,7 @@ import pytest
 
 from qinglong_edge.core.errors import Corrupt, Unavailable
 from qinglong_edge.system.files import Files, Space, storage_error
-from tests.support import ROOT
+from tests.support import ROOT, nearby
 
 STRANGER = 54_321
 _HOLDER = """
@@ -40,8 +40,8 @@ def mode(path: Path) -> int:
 
 
 def listener(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as sock, nearby(path) as name:
+        sock.bind(name)
 
 
 def link_to_file(path: Path) -> None:

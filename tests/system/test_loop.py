@@ -24,11 +24,15 @@ from qinglong_edge.system.clock import Clock
 from qinglong_edge.system.loop import Loop
 loop = Loop(Clock(), wake_cap_ms=20)
 loop.watch_clock_steps()
+long = loop.call_later(600_000, lambda: None)
+print(loop._wait_ms(None) > 20)
+long.cancel()
 told = []
 loop.on_wake = lambda: told.append("woken")
 loop.call_later(60, lambda: told.append("timer"))
-loop.run_once()
-print(told, loop._wait_ms(None))
+while "timer" not in told:  # this machine's clock may be set just now
+    loop.run_once()
+print(told[0], told[-1], loop._wait_ms(None))
 loop._clock_was_set()
 before = len(os.listdir("/proc/self/fd"))
 loop.close()
@@ -389,6 +393,6 @@ def test_on_a_newer_python_the_kernel_tells_of_clock_steps() -> None:
         [python, "-I", "-S", "-B", "-c", _STEPS, ROOT],
         stdout=subprocess.PIPE,
         check=True,
-        timeout=30,
+        timeout=60,
     )
-    assert done.stdout.decode().splitlines() == ["['woken', 'timer'] 86400000", "1"]
+    assert done.stdout.decode().splitlines() == ["True", "woken timer 86400000", "1"]
