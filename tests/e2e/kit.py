@@ -20,10 +20,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support import ROOT, until
+from tests.support import ROOT, nearby, until
 
 PROGRAM = (sys.executable, "-S", "-m", "qinglong_edge")
 _AUDIT = re.compile(r"(INSERT INTO|DELETE FROM|UPDATE) \"?(audit|sqlite_sequence)\"")
+WITHIN_S = 60.0  # a bound for what comes at once, on a machine with much else to do
 ENDED = ("succeeded", "failed", "cancelled", "timed_out", "lost")
 Answer = tuple[int, Any]
 
@@ -48,12 +49,12 @@ class Daemon:
     def kill(self) -> None:
         """kill -9, and wait."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(WITHIN_S)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ask it to end; its exit status."""
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(WITHIN_S)
 
     def said(self) -> str:
         """Its event lines so far."""
@@ -78,7 +79,7 @@ class Kit:
         *arguments: str | bytes,
         stdin: bytes = b"",
         environment: Mapping[str, str] | None = None,
-        timeout: float = 30,
+        timeout: float = WITHIN_S,
         **options: Any,
     ) -> Told:
         """One command to its end, as text."""
@@ -143,7 +144,7 @@ class Kit:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
+            process.wait(WITHIN_S)
             if process.stdout is not None:
                 process.stdout.close()
 
@@ -153,7 +154,7 @@ class Kit:
         """RUN as it is now."""
         return self.ok("show", str(run))["run"]
 
-    def ended(self, run: str | int, timeout: float = 15.0) -> Any:
+    def ended(self, run: str | int, timeout: float = WITHIN_S) -> Any:
         """RUN once it has ended; asked over the socket, so it is cheap."""
 
         def look() -> Any:
@@ -169,14 +170,15 @@ class Kit:
     # -- the socket -------------------------------------------------------------------------------
 
     def connect(self) -> socket.socket:
-        """A client's end of the control socket."""
-        sock = socket.socket(socket.AF_UNIX)
-        try:
-            sock.connect(str(self.state / "run" / "control.sock"))
-            sock.settimeout(20)
-        except BaseException:
-            sock.close()
-            raise
+        """A client's end of the control socket, however long the path of the test's folder is."""
+        with nearby(self.state / "run" / "control.sock") as name:
+            sock = socket.socket(socket.AF_UNIX)
+            try:
+                sock.connect(name)
+                sock.settimeout(WITHIN_S)
+            except BaseException:
+                sock.close()
+                raise
         return sock
 
     def send(self, data: bytes) -> Any:
@@ -254,6 +256,6 @@ def pids(path: Path, count: int = 1) -> list[int]:
     return until(look, what=f"pids in {path.name}")
 
 
-def gone(*numbers: int, timeout: float = 10.0) -> None:
+def gone(*numbers: int, timeout: float = 30.0) -> None:
     """Wait until none of the processes is there."""
     until(lambda: not any(map(alive, numbers)), timeout, what="processes end")

@@ -19,6 +19,7 @@ from qinglong_edge.core.errors import EdgeError
 from qinglong_edge.core.run import Run
 from qinglong_edge.execution.active import Active
 from qinglong_edge.system.clock import Clock
+from tests.e2e.kit import WITHIN_S
 from tests.support import until
 
 T = TypeVar("T")
@@ -62,6 +63,20 @@ class Moved(Clock):
     def set(self, wall_ms: int) -> None:
         """Somebody sets the wall clock."""
         self._wall_ms += wall_ms - self.wall_ms()
+
+
+class Still(Moved):
+    """Clocks that stand still but for what the test moves: real time changes no count."""
+
+    def __init__(self, wall_ms: int) -> None:
+        self._boot_ms, self._wall_ms = Clock().boot_ms(), 0
+        self.set(wall_ms)
+
+    def boot_ms(self) -> int:
+        return self._boot_ms
+
+    def wall_ms(self) -> int:
+        return self._boot_ms + self._wall_ms
 
 
 class Resident:
@@ -122,7 +137,7 @@ class Resident:
         """One turn of the loop."""
         self.runtime.loop.run_once(bound_ms)
 
-    def until(self, ready: Callable[[], T], timeout: float = 15.0, *, what: str = "") -> T:
+    def until(self, ready: Callable[[], T], timeout: float = WITHIN_S, *, what: str = "") -> T:
         """Turn the loop until `ready` answers with something true."""
 
         def look() -> T:
@@ -176,7 +191,7 @@ class Resident:
         """RUN as it is now."""
         return self.call("run.show", run=str(number))["run"]
 
-    def end(self, number: int, timeout: float = 15.0) -> Any:
+    def end(self, number: int, timeout: float = WITHIN_S) -> Any:
         """RUN once it has ended."""
         return self.until(
             lambda: run if (run := self.run(number))["finished_at_ms"] is not None else None,

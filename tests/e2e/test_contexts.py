@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kit import Kit, request
+from tests.e2e.kit import WITHIN_S, Kit, request
 
 CLIENTS = 12
 PARALLEL = ("--overlap", "parallel", "--max-parallel", "2")
@@ -21,7 +21,7 @@ def at_once(kit: Kit, *lines: bytes) -> list[Any]:
 
     def client(number: int) -> None:
         with kit.connect() as sock, sock.makefile("rb") as read:
-            gate.wait(20)
+            gate.wait(WITHIN_S)
             sock.sendall(lines[number])
             answers[number] = json.loads(read.readline())
 
@@ -29,7 +29,7 @@ def at_once(kit: Kit, *lines: bytes) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(WITHIN_S)
     return answers
 
 

@@ -13,7 +13,7 @@ import pytest
 from qinglong_edge.app.runtime import Parts
 from qinglong_edge.core.limits import CLOCK_STEADY_MS
 from tests.e2e.kit import Kit
-from tests.e2e.resident import Moved, Resident, collect
+from tests.e2e.resident import Resident, Still, collect
 
 MIB = 1_048_576
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
@@ -33,7 +33,7 @@ class Hours:
 
     def __init__(self, kit: Kit, wall_ms: int) -> None:
         parts = Parts()
-        parts.clock = self.clock = Moved(wall_ms)
+        parts.clock = self.clock = Still(wall_ms)
         self.resident = Resident(kit.state, parts)
 
     def add(self, name: str, *, zone: str = "UTC", **params: object) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from qinglong_edge.process.identity import Inspector
 from qinglong_edge.system.process import Processes
-from tests.e2e.kit import Kit, alive, gone, pids
+from tests.e2e.kit import WITHIN_S, Kit, alive, gone, pids
 from tests.support import ROOT, until
 from tests.tools import measure
 
@@ -303,7 +303,7 @@ def test_a_hidden_process_is_unknown_and_its_session_not_empty(
     with measure.subreaper() as taken:
         session.stdin.write(b"\n")
         session.stdin.flush()
-        session.wait(10)
+        session.wait(WITHIN_S)
     state, _reason, members = _judged(handle, session.pid)
     assert alive(member)
     assert state != "alive"

@@ -75,7 +75,7 @@ def test_a_log_of_a_run_that_goes_on_is_never_touched(bare: Kit) -> None:
                 assert {"log_capacity", "log_pressure"} <= set(told["degraded"])
                 assert [_log(kit, number)["total"] for number in (1, 2)] == [4 * MIB] * 2
                 go.touch()
-                ended = [kit.ended(number, 30)["status"] for number in (1, 2, 3)]
+                ended = [kit.ended(number)["status"] for number in (1, 2, 3)]
                 assert ended == ["succeeded"] * 3
                 assert "retired_at_ms" in _log(kit, 1)
         finally:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.disks import small_disk
-from tests.e2e.kit import Kit, alive, gone, pids
+from tests.e2e.kit import WITHIN_S, Kit, alive, gone, pids
 from tests.support import ROOT, until
 
 # What `log` shows of this on a terminal, and what it gives to a pipe.
@@ -209,7 +209,7 @@ def shown(kit: Kit, output: bytes) -> str:
     kit.ok("start", "t", "--wait")
     with on_terminal(kit, "log", "t") as (process, terminal):
         told = read_all(terminal)
-        assert process.wait(10) == 0
+        assert process.wait(WITHIN_S) == 0
     return told
 
 
@@ -237,7 +237,7 @@ def test_a_followed_log_ends_with_its_run_over_every_attempt(kit: Kit) -> None:
             assert process.stdout.readline() == b"one\n"
             kit.file("go").touch()
             assert process.stdout.read() == b"two\none\ntwo\n"
-            assert process.wait(10) == 0
+            assert process.wait(WITHIN_S) == 0
     assert kit.ok("log", "t", "--attempt", "1")["text"] == "one\ntwo\n"
 
 
@@ -249,7 +249,7 @@ def test_following_without_a_daemon_keeps_nobody_from_the_state(kit: Kit) -> Non
         command, env=kit.environment, cwd=ROOT, stdout=subprocess.PIPE
     ) as process:
         with kit.daemon():
-            assert process.communicate(timeout=15)[0] == b"out\n"
+            assert process.communicate(timeout=WITHIN_S)[0] == b"out\n"
         assert process.returncode == 0
 
 
@@ -267,7 +267,7 @@ def test_an_interrupted_wait_leaves_the_run_running(kit: Kit, with_daemon: bool)
         )
         (task,) = pids(kit.file("pid"))
         os.killpg(process.pid, signal.SIGINT)
-        assert process.communicate(timeout=10) == (b"", b"")
+        assert process.communicate(timeout=WITHIN_S) == (b"", b"")
         assert process.returncode == 130
         assert alive(task)
         assert kit.shown(1)["status"] == "running"
@@ -293,7 +293,7 @@ def test_an_interrupted_follow_ends_with_130(kit: Kit) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"out\n"
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=10) == (b"", b"")
+        assert process.communicate(timeout=WITHIN_S) == (b"", b"")
         assert process.returncode == 130
         assert alive(*pids(kit.file("pid")))
         assert kit.ok("stop", "t")["status"] == "cancelled"
@@ -345,12 +345,12 @@ def test_a_daemon_whose_lines_nobody_reads_any_more_goes_on(kit: Kit) -> None:
     )
     try:
         until((kit.state / "run" / "control.sock").exists, what="a daemon")
-        assert kit.ok("start", "t", "--wait", timeout=10)["status"] == "succeeded"
+        assert kit.ok("start", "t", "--wait")["status"] == "succeeded"
         daemon.terminate()
-        assert daemon.wait(10) == 0
+        assert daemon.wait(WITHIN_S) == 0
     finally:
         daemon.kill()
-        daemon.wait(10)
+        daemon.wait(WITHIN_S)
         os.close(reader)
         os.close(writer)
 

@@ -23,7 +23,7 @@ from qinglong_edge.app.sealing import Sealer
 from qinglong_edge.core.errors import EdgeError, Refused, Unavailable
 from qinglong_edge.core.limits import SECRET_PAGE_MAX, SECRET_VALUE_BYTES_MAX
 from qinglong_edge.secret import keyring
-from tests.e2e.kit import Kit
+from tests.e2e.kit import WITHIN_S, Kit
 from tests.support import until
 
 VALUE = 'a"b\n$(id)é '.encode()
@@ -151,13 +151,13 @@ def typed(kit: Kit, keystrokes: bytes) -> bytes:
         sent = 0
         while sent < len(keystrokes):
             sent += os.write(main, keystrokes[sent : sent + 512])
-        assert process.wait(20) == 0, shown
+        assert process.wait(WITHIN_S) == 0, shown
         assert termios.tcgetattr(end)[3] & termios.ECHO
         os.set_blocking(main, False)
         shown += os.read(main, 65_536)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(WITHIN_S)
         if process.stdout is not None:
             process.stdout.close()
         os.close(main)
@@ -256,7 +256,7 @@ def test_keys_are_rotated_under_a_task_that_runs_every_second(kit: Kit) -> None:
         for words in (("rotate",), ("rekey",), ("retire", old)):
             kit.ok("keyring", *words)
             wanted = succeeded(kit) + 2
-            until(functools.partial(reached, kit, wanted), 15)
+            until(functools.partial(reached, kit, wanted), WITHIN_S)
         assert old not in keys(kit)
         kit.ok("pause")
         until(lambda: not kit.ok("status")["active"])
@@ -334,7 +334,7 @@ def test_commands_at_the_same_time_share_one_keyring(kit: Kit) -> None:
             )
             for number in range(4)
         ]
-        told = [json.loads(each.communicate(b"x", timeout=30)[0]) for each in started]
+        told = [json.loads(each.communicate(b"x", timeout=WITHIN_S)[0]) for each in started]
     assert sum(each["keyring_created"] for each in told) == 1, told
     assert list(keys(kit).values()) == [4]
 

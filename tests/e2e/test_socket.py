@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kit import Kit, alive, fresh, gone, pids, request
+from tests.e2e.kit import WITHIN_S, Kit, alive, fresh, gone, pids, request
 from tests.support import ROOT, until
 
 BIG = 10 * 1_048_576
@@ -292,7 +292,7 @@ def test_a_command_outlives_no_daemon_that_dies_under_it(kit: Kit) -> None:
         waiting = subprocess.Popen(command, env=kit.environment, cwd=ROOT, stdout=subprocess.PIPE)
         (task,) = pids(kit.file("pid"))
         daemon.kill()
-        out, _ = waiting.communicate(timeout=10)
+        out, _ = waiting.communicate(timeout=WITHIN_S)
         assert waiting.returncode == 4
         assert json.loads(out)["error"]["code"] == "daemon_gone"
     assert kit.ok("stop", "t")["status"] == "cancelled"
