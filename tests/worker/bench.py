@@ -19,7 +19,7 @@ from tests.worker.victim import FIRED, HEALED, named
 DIED = 77
 ITEM = "qlsecret:v1:eyJwcm9qZWN0SWQiOiJwcm9qZWN0LTEiLCJuYW1lIjoiaXRlbS0xIn0"
 SECRET = {"name": "SECRET", "kind": "secret", "secretRef": ITEM}
-_SETTLES_S = 40
+_SETTLES_S = 90  # leases of five seconds, several of them, and much else to do
 _FAILING_S = 0.5  # how long a fault for ever lasts, once it was met
 
 
@@ -68,7 +68,7 @@ class Bench:
             until(lambda: self.home.status()["offers"] == [])
         finally:
             victim.terminate()
-            victim.wait(20)
+            victim.wait(60)
         with open(self.report, encoding="utf-8") as opened:
             report = json.load(opened)
         seen: Counter[str] = Counter()
@@ -86,17 +86,17 @@ class Bench:
         try:
             until(
                 lambda: victim.poll() is not None or self.plane.look()["runs"][run] == "succeeded",
-                30,
+                _SETTLES_S,
             )
         finally:
             died = victim.poll() == DIED
             if victim.poll() is None:
                 victim.kill()
-            victim.wait(20)
+            victim.wait(60)
         self.home.start()
         try:
-            until(lambda: self.plane.look()["runs"][run] == "succeeded", 40, what=where)
-            until(lambda: self.home.status()["offers"] == [], 30)
+            until(lambda: self.plane.look()["runs"][run] == "succeeded", _SETTLES_S, what=where)
+            until(lambda: self.home.status()["offers"] == [], _SETTLES_S)
         finally:
             self.home.kill()
         return self.judge(run, died=died)
@@ -116,7 +116,7 @@ class Bench:
             alone = self._settles(run, victim)
         finally:
             victim.send_signal(signal.SIGTERM)
-            status = victim.wait(20)
+            status = victim.wait(60)
         if not alone:
             self.home.start()
             try:
@@ -132,7 +132,7 @@ class Bench:
         return {**outcome, "fired": fired.exists()}
 
     def _await_failing(self, run: str, victim: subprocess.Popen[bytes], fired: Path) -> None:
-        until(lambda: fired.exists() or victim.poll() is not None or self._ended(run), 30)
+        until(lambda: fired.exists() or victim.poll() is not None or self._ended(run), 60)
         give_up = time.monotonic() + _FAILING_S
         until(lambda: time.monotonic() > give_up or victim.poll() is not None, 30)
 

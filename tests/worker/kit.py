@@ -73,7 +73,7 @@ class Plane:
         """Every attempt of a run."""
         return [each for each in self.look()["attempts"] if each["run"] == run]
 
-    def await_end(self, run: str, timeout: float = 30.0) -> dict[str, Any]:
+    def await_end(self, run: str, timeout: float = 60.0) -> dict[str, Any]:
         """The attempt of a run that has come to its end."""
 
         def ended() -> dict[str, Any] | None:
@@ -89,7 +89,7 @@ class Plane:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(10)
+        self._process.wait(60)
         self._process.stdout.close()
 
 
@@ -170,7 +170,7 @@ class WorkerHome:
         """As a power cut would, as far as the worker is concerned."""
         self.end(signal.SIGKILL)
 
-    def end(self, number: int = signal.SIGTERM, timeout: float = 20.0) -> int:
+    def end(self, number: int = signal.SIGTERM, timeout: float = 60.0) -> int:
         """End the worker; its exit status."""
         process, self._process = self._process, None
         if process is None:
@@ -181,7 +181,7 @@ class WorkerHome:
         process.stdout.close()
         return status
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float = 60.0) -> int:
         """The exit status of a worker that ends by itself."""
         process, self._process = self._process, None
         assert process is not None

@@ -90,7 +90,7 @@ class Machine:
         executor.on_end = ended
         return executor
 
-    def turn(self, ready: Callable[[], object], seconds: float = 10.0) -> None:
+    def turn(self, ready: Callable[[], object], seconds: float = 60.0) -> None:
         """Turn the loop until something is so."""
         deadline = time.monotonic() + seconds
         while not ready():
@@ -273,7 +273,8 @@ def test_an_end_that_cannot_be_recorded_is_not_acknowledged_and_becomes_a_file(
 
 
 def test_the_next_owner_adopts_and_reads_what_the_wrapper_left(machine: Machine) -> None:
-    machine.start(machine.draft("sleep 0.3; echo late; exit 6"))
+    go = machine.folder / "go"
+    machine.start(machine.draft(f"while [ ! -e {go} ]; do sleep 0.02; done; echo late; exit 6"))
     assert machine.entry is not None
     machine.leave()
     second = machine.made()
@@ -282,6 +283,7 @@ def test_the_next_owner_adopts_and_reads_what_the_wrapper_left(machine: Machine)
     second.adopt(machine.entry)
     assert second.end_of(machine.entry) is None
     assert not second.gone(machine.entry)
+    go.touch()
     machine.turn(lambda: changed)
     machine.executor = second
     end = second.end_of(machine.entry)
@@ -369,11 +371,13 @@ def test_a_stop_that_was_begun_goes_on_under_guard_whatever_its_lease_says(
 def test_an_exit_without_a_receipt_counts_by_its_status(machine: Machine) -> None:
     """A full disk loses the file and not what the kernel saw."""
     machine.commits = False
-    machine.start(machine.draft("sleep 0.2; exit 7"))
+    go = machine.folder / "go"
+    machine.start(machine.draft(f"while [ ! -e {go} ]; do sleep 0.02; done; exit 7"))
     os.chmod(machine.folder / "receipts" / offers.ATTEMPT[:2], 0o700)
     assert machine.entry is not None
     paths = machine.receipts.paths(offers.ATTEMPT)
     os.mkdir(paths.unfinished)  # nothing can be written there
+    go.touch()
     machine.turn(lambda: machine.executor.gone(machine.entry))  # type: ignore[arg-type]
     machine.executor._processes["offer-1"].end = None
     end = machine.executor.end_of(machine.entry)

@@ -45,7 +45,8 @@ def test_a_request_that_goes_wrong_once_costs_no_run_and_doubles_none(
     plane.order("fault", fault={"op": "register", **given})
     home.configure(maxConcurrentRuns=2, limits={"cadence_ms": 100, "heartbeat_ms": 5_000})
     plane.order("fault", fault={"op": "lease-control", **given})
-    long = plane.add("sleep 2.5")  # its renewal goes wrong while the others run
+    go = tmp_path / "go"  # its renewal goes wrong while the others run
+    long = plane.add(f"while [ ! -e {go} ]; do sleep 0.1; done")
     home.start()
     until(lambda: [each["status"] for each in plane.attempts(long)] == ["running"])
     for operation in OPERATIONS:
@@ -57,7 +58,7 @@ def test_a_request_that_goes_wrong_once_costs_no_run_and_doubles_none(
             environment=[{"name": "SECRET", "kind": "secret", "secretRef": ITEM}],
             **nowhere,
         )
-        attempt = plane.await_end(run, 40)
+        attempt = plane.await_end(run)
         ends: tuple[str, ...] = ("start_failed",) if nowhere else ("succeeded",)
         if operation == "secrets" and fault not in ("delay", "twice"):
             ends = ("succeeded", "start_failed")
@@ -65,7 +66,9 @@ def test_a_request_that_goes_wrong_once_costs_no_run_and_doubles_none(
         ran = marker.read_text(encoding="ascii").split() if marker.exists() else []
         assert ran == (["x"] if attempt["end"] == "succeeded" else []), operation
         assert attempt["completions"] == len(ran)
-    assert plane.await_end(long, 40)["end"] == "succeeded", home.said()
+    until(lambda: plane.look()["calls"].get("lease-control"), what="a renewal")
+    go.touch()
+    assert plane.await_end(long)["end"] == "succeeded", home.said()
     until(lambda: home.status()["offers"] == [])
     looked = plane.look()
     assert [each["completions"] for each in looked["attempts"] if each["run"] == long] == [1]

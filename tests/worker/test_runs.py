@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -71,24 +72,25 @@ def test_a_cancelled_run_is_stopped_and_completes_with_what_it_has_said(
 def test_a_timed_out_run_is_stopped_when_the_plane_says_so_and_not_much_later(
     plane: Plane, home: WorkerHome
 ) -> None:
-    run = plane.add("sleep 60", timeoutMs=1_500)
+    run = plane.add("sleep 600", timeoutMs=1_500)
     home.start()
     begun = time.monotonic()
     attempt = plane.await_end(run)
     assert attempt["end"] == "timed_out"
-    assert time.monotonic() - begun < 12
+    assert time.monotonic() - begun < 25
 
 
 def test_secrets_and_bundles_reach_the_process_and_nothing_else(
-    plane: Plane, home: WorkerHome
+    plane: Plane, home: WorkerHome, tmp_path: Path
 ) -> None:
     """P7: the launching child asks for them; nothing of the worker ever holds or writes one."""
     plane.order("secret", ref=ITEM, value=CANARY)
     entries = [{"name": "LEGACY_TOKEN", "value": f"{CANARY}-b"}]
     bundle = {"schema": "qinglong/environment-bundle@v1", "entries": entries}
     plane.order("secret", ref=BUNDLE, value=json.dumps(bundle))
+    go = tmp_path / "go"
     run = plane.add(
-        'echo "$PUBLIC ${#SECRET} ${#LEGACY_TOKEN}"; sleep 1',
+        f'echo "$PUBLIC ${{#SECRET}} ${{#LEGACY_TOKEN}}"; while [ ! -e {go} ]; do sleep 0.2; done',
         environment=[
             {"name": "PUBLIC", "kind": "public", "value": "shown"},
             {"name": "SECRET", "kind": "secret", "secretRef": ITEM},
@@ -109,12 +111,14 @@ def test_secrets_and_bundles_reach_the_process_and_nothing_else(
             assert CANARY.encode() not in memory.read(end - begin)
     until(lambda: "sleep" in knowing(CANARY.encode()))
     assert knowing(CANARY.encode()) <= {"sh", "dash", "bash", "busybox", "sleep"}  # no tool does
+    go.touch()
     attempt = plane.await_end(run)
     assert text(attempt) == f"shown {len(CANARY)} {len(CANARY) + 2}\n"
     assert plane.look()["secret_requests"] == 1
     for path in Path(home.folder).rglob("*"):
-        if path.is_file():
-            assert CANARY.encode() not in path.read_bytes(), path
+        with contextlib.suppress(FileNotFoundError):  # the worker's files come and go
+            if path.is_file():
+                assert CANARY.encode() not in path.read_bytes(), path
 
 
 def test_a_secret_that_cannot_be_had_fails_the_start_and_runs_nothing(
@@ -126,7 +130,7 @@ def test_a_secret_that_cannot_be_had_fails_the_start_and_runs_nothing(
         environment=[{"name": "SECRET", "kind": "secret", "secretRef": ITEM}],
     )
     home.start()
-    attempt = plane.await_end(run, 40)
+    attempt = plane.await_end(run)
     assert attempt["end"] == "start_failed", home.said()
     assert not marker.exists()
 

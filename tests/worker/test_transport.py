@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -94,13 +95,14 @@ def test_a_reply_that_is_lost_is_not_asked_for_again(plane: Plane, wire: Transpo
 def test_a_plane_that_drips_or_hangs_costs_the_time_of_one_request(
     plane: Plane, home: WorkerHome
 ) -> None:
+    with contextlib.closing(transport(home)) as patient:
+        patient.post(ID, _REGISTER, BODY)
     wire = transport(home, timeout_ms=700)
-    wire.post(ID, _REGISTER, BODY)
-    plane.fault("heartbeat", "hang", ms=3_000)
+    plane.fault("heartbeat", "hang", ms=60_000)
     begun = time.monotonic()
     with pytest.raises(Unavailable):
         beat(wire, 0)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 20
     wire.close()
 
 
