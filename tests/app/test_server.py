@@ -22,7 +22,7 @@ from qinglong_edge.system.clock import Clock
 from qinglong_edge.system.loop import Loop
 
 ASKED = rpc.call_line(1, "status", {})
-WITHIN_MS = 10_000
+WITHIN_MS = 30_000
 
 
 class Served:

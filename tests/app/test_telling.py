@@ -13,7 +13,7 @@ import pytest
 from tests.support import ROOT
 
 _TELLS = "from qinglong_edge.app import telling; telling.announce(); telling.say('event', a=1)"
-_BOUND_S = 20
+_BOUND_S = 60
 
 
 @pytest.fixture

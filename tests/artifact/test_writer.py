@@ -280,12 +280,12 @@ def test_closing_waits_for_what_was_accepted_and_refuses_what_comes_later(
 
     def wait() -> None:
         writing.set()
-        go.wait(10)
+        go.wait(30)
 
     seam.before_write = wait
     first = threading.Thread(target=put, args=(log, b"accepted"))
     first.start()
-    assert writing.wait(10)
+    assert writing.wait(30)
     closing = threading.Thread(target=log.close)
     closing.start()
     until(lambda: log._closing, what="close has begun")
@@ -294,7 +294,7 @@ def test_closing_waits_for_what_was_accepted_and_refuses_what_comes_later(
     assert (closing.is_alive(), seam.order) == (True, ["write 8"])
     go.set()
     for thread in (first, closing):
-        thread.join(10)
+        thread.join(30)
     assert (tmp_path / "log").read_bytes() == b"accepted"
     assert seam.order == ["write 8", "fdatasync", "close"]
 

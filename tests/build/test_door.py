@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.kit import alive
 from tests.support import until
 from tests.tools import debian, sample, testing
 from tests.tools.pythons import Python
@@ -167,7 +168,7 @@ def test_a_part_that_does_not_end_is_ended_with_all_it_started(tmp_path: Path) -
     assert status == testing.ENDED
     assert told == "begun\n\n== ended: it was not over after 1 s\n"
     child = int((tmp_path / "child").read_text(encoding="ascii"))
-    until(lambda: not os.path.exists(f"/proc/{child}"))
+    until(lambda: not alive(child))
 
 
 def test_a_part_that_ends_has_its_own_status_and_all_of_its_output(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def _run(home: Path, address: str, *options: str) -> str:
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=90,
+        timeout=240,
         env={"PATH": "/usr/bin:/bin", "HOME": str(home), "TZ": "Asia/Shanghai"},
     )
     assert done.returncode == 0, done.stderr[-2_000:]

@@ -104,7 +104,7 @@ def mail(*, tls: Path | None = None, refuse: bytes = b"") -> Iterator[Peer]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(4)
-        listening.settimeout(10)
+        listening.settimeout(60)
         peer = Peer(f"smtp://127.0.0.1:{listening.getsockname()[1]}")
 
         def serve() -> None:
@@ -122,7 +122,7 @@ def mail(*, tls: Path | None = None, refuse: bytes = b"") -> Iterator[Peer]:
 
 
 def _session(sock: socket.socket, peer: Peer, tls: Path | None, refuse: bytes) -> None:
-    sock.settimeout(10)
+    sock.settimeout(60)
     said: list[str] = []
     sock.sendall(b"220-hello\r\n220 ready\r\n")
     lines = sock.makefile("rb")

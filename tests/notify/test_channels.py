@@ -191,7 +191,7 @@ def test_a_dead_peer_costs_its_time_out_and_no_more() -> None:
             with pytest.raises(Unavailable) as caught:
                 post.post(request, 0.5)
             assert caught.value.code in ("notify_broken", "notify_timeout", "notify_tls")
-            assert time.monotonic() - begun < 3
+            assert time.monotonic() - begun < 10
     request = notice.request("webhook", f"http://{place}/", MESSAGE, url=None, now_ms=0)
     with pytest.raises(Unavailable) as caught:
         post.post(request, 2)

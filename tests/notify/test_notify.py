@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kit import PROGRAM, Kit, fresh
+from tests.e2e.kit import PROGRAM, Kit, alive, fresh
 from tests.notify import peers
 from tests.support import ROOT, until
 
@@ -101,7 +101,7 @@ def test_a_dead_peer_delays_no_run(kit: Kit) -> None:
             until(lambda: len(children.read_text().split()) == 1)  # it still waits for the peer
             (child,) = children.read_text().split()
             assert daemon.stop() == 0
-            until(lambda: not Path(f"/proc/{child}").exists())
+            until(lambda: not alive(int(child)))
 
 
 def test_a_peer_that_refuses_shows_in_status(kit: Kit) -> None:

@@ -32,9 +32,9 @@ GREETING="good minute"
 17 4 * * 1-5 /bin/echo a nightly backup
 @weekly /bin/echo once a week
 """
-_COMMAND_S = 30
+_COMMAND_S = 60
 _MINUTE_S = 80  # up to one minute to the boundary, and time for a slow machine
-_TASK_S = 30
+_TASK_S = 60
 _POLL_S = 0.2
 
 
@@ -78,6 +78,7 @@ class Stage:
         self.home = home
         self.state = os.path.join(home, "state")
         self.zipapp = os.path.join(home, "qinglong-edge.pyz")
+        self.word = os.path.join(home, "word")  # what the long task waits for
         self.scheduler: subprocess.Popen[bytes] | None = None
         self.over = False  # the story came to its end, so nothing runs any more
         ours = ("PYTHON", "QINGLONG_EDGE_", "QL3_")
@@ -222,11 +223,11 @@ def _ended(stage: Stage, name: str) -> Any:
 
 def _kill(stage: Stage) -> tuple[str, int]:
     """The scheduler dies in the middle of a task; (the run's number, the task's pid)."""
-    _say("4. A task of five seconds starts; in its middle the scheduler is killed with -9.")
-    stage.ask("task", "add", "long", "--", "/bin/sh", "-c", "sleep 5; exit 7")
+    _say("4. A task that waits for a word starts; then the scheduler is killed with -9.")
+    text = 'while [ ! -e "$1" ]; do sleep 0.1; done; exit 7'
+    stage.ask("task", "add", "long", "--", "/bin/sh", "-c", text, "sh", stage.word)
     number = str(stage.ask("start", "long")["number"])
     pid = _until(lambda: _pid(stage, number), _TASK_S, "The task was to start.")
-    time.sleep(1)
     status = stage.end_scheduler(signal.SIGKILL)
     _promise(status == -signal.SIGKILL, "The scheduler was to die of KILL.")
     _promise(_alive(pid), "The task was to outlive its scheduler.")
@@ -247,7 +248,9 @@ def _adopt(stage: Stage, number: str, pid: int) -> None:
     _promise(number in active, f"Run {number} was to be adopted.")
     _promise(_pid(stage, number) == pid, "The adopted process was to be the very same.")
     _promise(_alive(pid), "The task was to go on under the next scheduler.")
-    _say(f"   run {number}, pid {pid}: adopted")
+    _say(f"   run {number}, pid {pid}: adopted; now the task gets its word")
+    with open(stage.word, "wb"):
+        pass
     run = _until(lambda: _ended(stage, "long"), _TASK_S, "The adopted task was to end.")
     found = (run["status"], run["exit_code"], run["evidence"], run["attempts"])
     _promise(
