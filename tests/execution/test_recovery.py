@@ -316,11 +316,16 @@ def test_the_cleanup_takes_ended_attempts_and_leaves_active_ones(world: World) -
     assert world.journal() == [(1, "pending")]
 
 
-def test_history_beyond_its_bounds_goes_log_first(world: World) -> None:
+def three_ended(world: World) -> None:
+    """Three runs that are over."""
     task = world.task()
     for _ in range(3):
         world.manual(task)
         world.end(world.runs()[-1].number)
+
+
+def test_history_beyond_its_bounds_goes_log_first(world: World) -> None:
+    three_ended(world)
     world.run_for(MINUTE)
     world.coordinator.flush()
     world.sweep.stop()
@@ -333,10 +338,7 @@ def test_history_beyond_its_bounds_goes_log_first(world: World) -> None:
 
 
 def test_an_untrusted_clock_prunes_nothing_by_age(world: World) -> None:
-    task = world.task()
-    for _ in range(3):
-        world.manual(task)
-        world.end(world.runs()[-1].number)
+    three_ended(world)
     world.coordinator.flush()
     world.clock.step(-40 * 86_400_000)
     world.run_for(30_000)
@@ -346,10 +348,7 @@ def test_an_untrusted_clock_prunes_nothing_by_age(world: World) -> None:
 
 
 def test_a_step_from_a_clock_that_was_months_behind_ages_no_run_of_this_boot(world: World) -> None:
-    task = world.task()
-    for _ in range(3):
-        world.manual(task)
-        world.end(world.runs()[-1].number)
+    three_ended(world)
     world.coordinator.flush()
     world.clock.step(90 * 86_400_000)
     world.sweep.run_once()
@@ -360,10 +359,7 @@ def test_a_step_from_a_clock_that_was_months_behind_ages_no_run_of_this_boot(wor
 
 
 def test_the_number_of_runs_is_bounded_whenever_they_were_made(world: World) -> None:
-    task = world.task()
-    for _ in range(3):
-        world.manual(task)
-        world.end(world.runs()[-1].number)
+    three_ended(world)
     world.coordinator.flush()
     world.sweep._keep_runs = 2
     world.clock.step(90 * 86_400_000)

@@ -303,17 +303,23 @@ def test_a_receipt_of_another_token_is_evidence_of_nothing(machine: Machine) -> 
     assert second.end_of(machine.entry.replace(token_digest="0" * 64)) is None
 
 
-def test_a_killed_process_ends_with_what_killed_it(machine: Machine, tmp_path: Path) -> None:
-    deaf = tmp_path / "deaf"
+def started_deaf(machine: Machine, folder: Path) -> Entry:
+    """An offer whose process runs and hears no TERM."""
+    deaf = folder / "deaf"
     machine.start(machine.draft(f"trap '' TERM; touch {deaf}; while :; do sleep 0.1; done"))
     machine.turn(deaf.exists)
     assert machine.entry is not None
+    return machine.entry
+
+
+def test_a_killed_process_ends_with_what_killed_it(machine: Machine, tmp_path: Path) -> None:
+    entry = started_deaf(machine, tmp_path)
     done: list[Stopped] = []
-    assert machine.executor.stop(machine.entry, done.append)
-    assert not machine.executor.stop(machine.entry, done.append)
+    assert machine.executor.stop(entry, done.append)
+    assert not machine.executor.stop(entry, done.append)
     machine.turn(lambda: done)
     assert done == [Stopped(conclusive=True, signal=9)]
-    end = machine.executor.end_of(machine.entry)
+    end = machine.executor.end_of(entry)
     assert end is not None
     assert (end.exit_code, end.evidence) == (137, "stopped")
 
@@ -322,11 +328,7 @@ def test_a_stop_that_is_guarded_waits_for_no_loop_and_tells_its_end_from_there(
     machine: Machine, tmp_path: Path
 ) -> None:
     """While a request is waited for nobody turns the loop, and nobody may be told of an end."""
-    deaf = tmp_path / "deaf"
-    machine.start(machine.draft(f"trap '' TERM; touch {deaf}; while :; do sleep 0.1; done"))
-    machine.turn(deaf.exists)
-    entry = machine.entry
-    assert entry is not None
+    entry = started_deaf(machine, tmp_path)
     changed: list[str] = []
     machine.executor.on_change = changed.append
 
@@ -350,11 +352,7 @@ def test_a_stop_that_is_guarded_waits_for_no_loop_and_tells_its_end_from_there(
 def test_a_stop_that_was_begun_goes_on_under_guard_whatever_its_lease_says(
     machine: Machine, tmp_path: Path
 ) -> None:
-    deaf = tmp_path / "deaf"
-    machine.start(machine.draft(f"trap '' TERM; touch {deaf}; while :; do sleep 0.1; done"))
-    machine.turn(deaf.exists)
-    entry = machine.entry
-    assert entry is not None
+    entry = started_deaf(machine, tmp_path)
     done: list[Stopped] = []
     machine.executor.stop(entry, done.append)
 
