@@ -160,11 +160,10 @@ class Sweep:
 
         What this boot launched is no older than this boot, whatever the wall clock read then.
         """
-        numbers = self._prunable(0)
-        if self._trusted():
-            aged = self._prunable(self._clock.wall_ms() - self._keep_ms)
-            young = self._clock.boot_ms() < self._keep_ms
-            numbers = [n for n in aged if n in numbers or not (young and self._is_of_boot(n))]
+        numbers = self._prunable(self._clock.wall_ms() - self._keep_ms if self._trusted() else 0)
+        if numbers and self._clock.boot_ms() < self._keep_ms:
+            too_many = self._prunable(0)
+            numbers = [n for n in numbers if n in too_many or not self._is_of_boot(n)]
         for number in numbers:
             run = self._store.runs.get(number)
             run_id = str(getattr(run, "id", ""))
