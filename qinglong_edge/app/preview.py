@@ -71,15 +71,19 @@ def cron_next(text: str, *, zone: str, after_ms: int | None, count: int) -> dict
 
 def local_text(ms: int, zone: str) -> str:
     """A moment as its zone's local time with offset."""
-    return civil.written(ms // 1000, Zones().open(zone).offset_ms_at(ms) // 1000)
+    return _written(ms, Zones().open(zone))
+
+
+def _written(ms: int, zone: Zone) -> str:
+    return civil.written(ms // 1000, zone.offset_ms_at(ms) // 1000)
 
 
 def local_lines(answer: dict[str, Any]) -> str:
     """The moments as their zone's local times with offset, a line each, and what is odd."""
-    lines = []
+    zone, shifted, lines = Zones().open(answer["zone"]), set(answer["shifted_at_ms"]), []
     for ms in answer["next_at_ms"]:
-        shifted = "  (the clock skips its own time)" if ms in answer["shifted_at_ms"] else ""
-        lines.append(local_text(ms, answer["zone"]) + shifted)
+        odd = "  (the clock skips its own time)" if ms in shifted else ""
+        lines.append(_written(ms, zone) + odd)
     if answer["either_day"]:
         lines.append("note: day of month OR day of week; one of the two suffices")
     return "".join(f"{line}\n" for line in lines)

@@ -10,6 +10,7 @@ import errno
 from qinglong_edge.app import preview
 from qinglong_edge.app.client import Client
 from qinglong_edge.cli import output, render
+from qinglong_edge.core.characters import BYTE_ORDER_MARK
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import IMPORT_BYTES_MAX
 
@@ -76,7 +77,7 @@ def read_input(path: str, bytes_max: int = IMPORT_BYTES_MAX) -> bytes:
     """
     try:
         with open(0 if path == "-" else path, "rb", closefd=path != "-") as file:
-            return file.read(bytes_max + 1).removeprefix(b"\xef\xbb\xbf")
+            return file.read(bytes_max + 1).removeprefix(BYTE_ORDER_MARK)
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "EIO")
         raise Invalid("file_unreadable", "The file cannot be read.", errno=name) from None

@@ -12,6 +12,7 @@ import os
 
 from qinglong_edge.cli import render
 from qinglong_edge.cli.context import notes, read_input
+from qinglong_edge.core.characters import BYTE_ORDER_MARK
 from qinglong_edge.core.errors import Invalid
 from qinglong_edge.core.limits import SECRET_VALUE_BYTES_MAX
 
@@ -64,14 +65,11 @@ def _set_file(context: Context) -> int:
     return context.show(answer, lambda: "".join(lines) + notes(answer))
 
 
-_MARK = b"\xef\xbb\xbf"
-
-
 def noted(value: bytes) -> str:
     """What may be an accident of a value that was stored as it came; nothing that tells of it."""
     if not value:
         return " (the value is empty)"
-    if value.startswith(_MARK):
+    if value.startswith(BYTE_ORDER_MARK):
         return " (it begins with a byte order mark, as Windows writes one into a file)"
     return " (its line end is part of it; printf %s writes none)" if value[-1:] == b"\n" else ""
 

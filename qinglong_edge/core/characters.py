@@ -10,6 +10,7 @@ DIGITS = "0123456789"
 HEX = DIGITS + "abcdef"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ALPHANUMERIC = LETTERS + DIGITS
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # before a text that Windows has saved; no part of it
 _CONTROL = frozenset(map(chr, (*range(32), 127)))
 
 

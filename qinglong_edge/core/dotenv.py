@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 
 from qinglong_edge.core import recipe
+from qinglong_edge.core.characters import BYTE_ORDER_MARK
 from qinglong_edge.core.errors import EdgeError, Invalid
 from qinglong_edge.core.limits import IMPORT_BYTES_MAX
 from qinglong_edge.core.record import Record
@@ -73,7 +74,7 @@ def parse(data: bytes) -> Parsed:
     """
     if len(data) > IMPORT_BYTES_MAX:
         raise Invalid("dotenv_too_large", "The file is larger than 1 MiB.", bytes=len(data))
-    text = data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+    text = data.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "surrogateescape")
     found = Parsed(values={}, refused=[], warnings=[])
     for line, name, value, code in _lines(text):
         try:
